@@ -240,6 +240,9 @@ pub fn succeeds(program: &str, args: &[&str]) -> Result<(), String> {
     Err(format!(
         "{program} {}: {}",
         args.join(" "),
-        words.lines().last().unwrap_or("failed")
+        words
+            .lines()
+            .find(|line| !line.is_empty())
+            .unwrap_or("failed")
     ))
 }

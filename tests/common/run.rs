@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::probe::is_root;
+use super::random::Random;
 use super::scratch::{Scratch, USER};
 
 /// A run that takes longer than this hangs. Far above what any test needs on a slow machine.
@@ -180,6 +182,28 @@ fn reachable_binary(scratch: &Scratch) -> PathBuf {
         std::fs::copy(built, &copy).expect("copy of the binary");
     }
     copy
+}
+
+/// Calls `disturb` over and over on another thread while `work` runs.
+pub fn while_running(mut disturb: impl FnMut(&mut Random) + Send, work: impl FnOnce()) {
+    // Cleared also when `work` panics: the scope would wait for the other thread for ever.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(1);
+            while !stop.load(Ordering::Relaxed) {
+                disturb(&mut random);
+            }
+        });
+        let _stop = Stop(&stop);
+        work();
+    });
 }
 
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
