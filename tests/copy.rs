@@ -1,6 +1,9 @@
 //! What arrives, and where: the rule of the trailing slash, sizes, shapes, options that must not
 //! change the result.
 
+// Test values are small and known.
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+
 mod common;
 
 use std::fs;
@@ -434,7 +437,7 @@ fn a_user_copies_a_tree_of_their_own() {
         src.mode("d/f", 0o4751).mode("d", 0o2750);
     }
     Haul::new()
-        .as_user(&scratch)
+        .by_user(&scratch)
         .copy(src.root(), &home.join("dst"))
         .run()
         .ok();

@@ -1,6 +1,9 @@
 //! Modes, owners, times, extended attributes, capabilities and ACLs are those of the source, in
 //! spite of umask, setgid parents and default ACLs.
 
+// Test values are small and known.
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+
 mod common;
 
 use std::fs;
@@ -272,7 +275,7 @@ fn a_user_who_cannot_give_files_away_hears_it_once() {
     src.symlink("l", "suid").owner("l", 1234, 4321);
     let home = scratch.user_dir("home");
     let ran = Haul::new()
-        .as_user(&scratch)
+        .by_user(&scratch)
         .copy(src.root(), &home.join("dst"))
         .run();
     ran.ok();
@@ -299,7 +302,7 @@ fn a_user_who_cannot_give_files_away_hears_it_once() {
     // And a second run has nothing to do.
     let before = Snapshot::of(&home.join("dst"));
     Haul::new()
-        .as_user(&scratch)
+        .by_user(&scratch)
         .copy(src.root(), &home.join("dst"))
         .run()
         .ok();
@@ -324,7 +327,7 @@ fn read_only_directories_of_a_user_arrive_and_end_read_only() {
         .mode("ro/deep", 0o555)
         .mode("ro", 0o555);
     Haul::new()
-        .as_user(&scratch)
+        .by_user(&scratch)
         .copy(src.root(), &home.join("dst"))
         .run()
         .ok();
@@ -334,7 +337,7 @@ fn read_only_directories_of_a_user_arrive_and_end_read_only() {
     scratch.give_to_user(&src.path("ro/deep/new"));
     src.mode("ro/deep", 0o555);
     Haul::new()
-        .as_user(&scratch)
+        .by_user(&scratch)
         .copy(src.root(), &home.join("dst"))
         .run()
         .ok();
@@ -365,7 +368,7 @@ fn a_hostile_umask_takes_nothing_away() {
     for umask in [0o777, 0o277, 0o077, 0o022, 0] {
         let dst = home.join(format!("dst{umask:o}"));
         Haul::new()
-            .as_user(&scratch)
+            .by_user(&scratch)
             .umask(umask)
             .copy(src.root(), &dst)
             .run()

@@ -130,7 +130,7 @@ fn device_nodes_are_failures_for_a_user_and_never_read() {
     scratch.give_to_user(&home);
     src.mode("zero", 0o666).mode("d/disk", 0o666);
     let dst = home.join("dst");
-    let ran = Haul::new().as_user(&scratch).copy(src.root(), &dst).run();
+    let ran = Haul::new().by_user(&scratch).copy(src.root(), &dst).run();
     ran.exits(&[23]).says("zero").says("disk");
     assert_eq!(ran.figure("failed"), 2);
     for (name, bytes) in [("a", b"a"), ("d/b", b"b"), ("zz", b"z")] {

@@ -19,14 +19,14 @@ use super::random::Random;
 use super::scratch::{Scratch, USER};
 
 /// A run that takes longer than this hangs. Far above what any test needs on a slow machine.
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A call of the command, being put together.
 #[derive(Clone, Default)]
 pub struct Haul {
     args: Vec<OsString>,
     user_binary: Option<PathBuf>,
-    as_user: bool,
+    by_user: bool,
     umask: Option<u32>,
     open_files: Option<u32>,
     tracer: Vec<OsString>,
@@ -66,8 +66,8 @@ impl Haul {
     }
 
     /// Runs as the ordinary user: as another one where the tests run as root.
-    pub fn as_user(mut self, scratch: &Scratch) -> Haul {
-        self.as_user = true;
+    pub fn by_user(mut self, scratch: &Scratch) -> Haul {
+        self.by_user = true;
         if is_root() {
             self.user_binary = Some(reachable_binary(scratch));
         }
@@ -101,7 +101,7 @@ impl Haul {
 
     fn command(&self) -> Command {
         let mut words: Vec<OsString> = Vec::new();
-        if self.as_user && is_root() {
+        if self.by_user && is_root() {
             let ids = format!("--reuid={USER} --regid={USER} --clear-groups --");
             words.push("setpriv".into());
             words.extend(ids.split(' ').map(OsString::from));
