@@ -1,0 +1,144 @@
+//! From the command line to an exit code: check what was typed, prepare the
+//! process, run the verb under a progress bar, say how it ended.
+//!
+//! Only this part of the crate knows clap, JSON, signals and terminals.
+
+mod args;
+mod output;
+mod plan_output;
+mod progress;
+mod report_output;
+mod text;
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use haul::{Counters, Error, Job, Report};
+use nix::sys::stat::{Mode, umask};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use args::{Request, Show, Verb};
+use output::Output;
+
+/// Exit code of a command line that makes no sense.
+const USAGE: u8 = 1;
+/// Exit code where the job could not start or go on.
+const FATAL: u8 = 11;
+/// Exit code of a run that a signal ended.
+const INTERRUPTED: i32 = 20;
+
+/// Runs the command, returns its exit code.
+pub(crate) fn main() -> u8 {
+    let Request {
+        verb,
+        options,
+        show,
+    } = match args::parse(std::env::args_os()) {
+        Ok(request) => request,
+        Err(answer) => return say(&answer),
+    };
+    // A copy has the modes of its source, whatever the umask says. Nothing is
+    // open to others meanwhile: files are created 0600 and directories 0700,
+    // explicitly, and get their mode when they are complete.
+    umask(Mode::empty());
+    haul::raise_open_files_limit();
+
+    let mut out = Output::new(&show);
+    let stop = match stop_on_signals() {
+        Ok(stop) => stop,
+        Err(e) => return out.fatal(&Error::Refused(format!("cannot catch signals: {e}"))),
+    };
+    let ended = match verb {
+        Verb::Copy { sources, dest } => {
+            let job = Job {
+                sources,
+                dest,
+                options,
+            };
+            watch(&show, &mut out, |counters| haul::run(&job, counters, &stop))
+                .map(|report| out.copied(&report))
+        }
+        Verb::Plan { sources, dest } => {
+            let counters = Counters::default();
+            progress::during(show.progress, &counters, || {
+                haul::plan(&sources, dest.as_deref(), &options, &counters, &stop)
+            })
+            .map(|plan| plan_output::print(plan, stop.load(Relaxed), &mut out))
+        }
+        Verb::Verify { src, dst } => watch(&show, &mut out, |counters| {
+            haul::verify_trees(&src, &dst, &options, counters, &stop)
+        })
+        .map(|report| out.compared(&report)),
+    };
+    let code = ended.unwrap_or_else(|error| out.fatal(&error));
+    out.finish(code)
+}
+
+/// Runs a job under a progress bar, or under a list of what it does with each
+/// entry, which is a progress of its own.
+fn watch(
+    show: &Show,
+    out: &mut Output,
+    work: impl FnOnce(&Counters) -> Result<Report, Error>,
+) -> Result<Report, Error> {
+    if !show.verbose {
+        let counters = Counters::default();
+        return progress::during(show.progress, &counters, || work(&counters));
+    }
+    // Bounded: a slow terminal holds up the job instead of filling memory.
+    let (ended_tx, ended_rx) = sync_channel(1024);
+    let mut counters = Counters {
+        ended: Some(ended_tx),
+        ..Counters::default()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for (outcome, path) in ended_rx {
+                out.ended(outcome, &path);
+            }
+        });
+        let result = work(&counters);
+        counters.ended = None; // ends the list
+        result
+    })
+}
+
+/// Prints clap's answer: help and version are no errors, everything else is
+/// wrong usage (for which clap itself would exit 2, our code for bad content).
+fn say(answer: &clap::Error) -> u8 {
+    // Where even this cannot be written, the exit code says the rest.
+    answer.print().ok();
+    if answer.use_stderr() { USAGE } else { 0 }
+}
+
+/// A flag that the first signal sets; the second one ends the process at once.
+fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // `nohup haul …` must live on when its terminal goes.
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
+        // Handlers run in the order of registration: the first signal finds
+        // the flag unset here and sets it below.
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Whether the parent had this signal ignored: proc_pid_status(5), `SigIgn`.
+fn is_ignored(signal: i32) -> bool {
+    fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        })
+        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}

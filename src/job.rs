@@ -1,0 +1,261 @@
+//! The one place that knows the whole flow: [`Job`] says what to copy,
+//! [`run`] copies it, [`plan`] only says what would happen.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::error::{During, Error, Op};
+use crate::finish;
+use crate::plan::choose::Choices;
+use crate::plan::scan::{Scan, Start};
+use crate::plan::{Plan, preflight};
+use crate::report::{Counters, Report};
+use crate::sys::{memory, mounts};
+use crate::verify;
+use crate::work::budget::{self, Budget};
+use crate::work::dest::Dest;
+use crate::work::run::{Follower, Leader, Run, lock};
+use crate::work::{self, stream};
+
+mod ends;
+mod planned;
+
+use ends::Ends;
+
+pub use verify::trees::verify_trees;
+
+/// How a copy is checked before it is called one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Not at all.
+    None,
+    /// Every file is read back from the destination (the kernel may answer
+    /// from its cache) and compared with the digest of the bytes read.
+    #[default]
+    Read,
+    /// Flushed first, cached pages dropped, then read back from the medium.
+    Durable,
+}
+
+/// Whether files may share extents with the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflink {
+    /// Where the filesystem can; else copy.
+    #[default]
+    Auto,
+    /// A file that cannot be shared is a failure.
+    Always,
+    /// Always copy the bytes.
+    Never,
+}
+
+/// In which order a source disk is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Physical where a seek costs time, none where it does not.
+    #[default]
+    Auto,
+    /// Ascending physical offset (FIEMAP).
+    Physical,
+    /// Ascending inode number.
+    Inode,
+    /// As listed, with scan, read and write overlapping.
+    None,
+}
+
+/// What the caller can choose. Fields are named like their flags.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How the copy is checked.
+    pub verify: Verify,
+    /// Whether extents may be shared.
+    pub reflink: Reflink,
+    /// In which order a disk is read.
+    pub order: Order,
+    /// Do not cross into other filesystems.
+    pub one_file_system: bool,
+    /// Compare content where size and mtime are equal.
+    pub checksum: bool,
+    /// Go on although the preflight says that the destination is too small.
+    pub force: bool,
+    /// Make missing parents of the destination.
+    pub mkpath: bool,
+    /// Bytes of buffers; by default a share of the memory that is free.
+    pub memory: Option<u64>,
+    /// Writers; by default from the number of processors.
+    pub threads: Option<usize>,
+}
+
+/// What to copy where.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// As given: a trailing slash means the contents of a directory.
+    pub sources: Vec<PathBuf>,
+    /// A directory, made if only its last component is missing.
+    pub dest: PathBuf,
+    /// The choices.
+    pub options: Options,
+}
+
+/// Copies. `stop` may be set at any time from anywhere (a signal handler): what
+/// is under way is finished or removed, and the report says `interrupted`.
+///
+/// # Errors
+/// [`Error`] where nothing could be started; whatever goes wrong later is in
+/// the report.
+pub fn run(job: &Job, counters: &Counters, stop: &AtomicBool) -> Result<Report, Error> {
+    let began = Instant::now();
+    let mounts = mounts::mounts().during(Op::Stat, Path::new("/proc/self/mountinfo"))?;
+    let ends = Ends::resolve(&job.sources, Some(&job.dest), &job.options, &mounts)?;
+    let choices = Choices::new(job.options.order, mounts);
+    let mut report = if ends.overlap(&choices, &job.options)? {
+        streamed(job, ends, &choices, counters, stop)?
+    } else {
+        planned(job, ends, &choices, counters, stop)?
+    };
+    report.verify = job.options.verify;
+    report.disks = choices.told();
+    report.interrupted = stop.load(Relaxed);
+    report.elapsed = began.elapsed();
+    Ok(report)
+}
+
+/// Says what [`run`] would do, and writes nothing.
+///
+/// # Errors
+/// [`Error`] where a source is missing or the destination unusable.
+pub fn plan(
+    sources: &[PathBuf],
+    dest: Option<&Path>,
+    options: &Options,
+    counters: &Counters,
+    stop: &AtomicBool,
+) -> Result<Plan, Error> {
+    let mounts = mounts::mounts().during(Op::Stat, Path::new("/proc/self/mountinfo"))?;
+    let ends = Ends::resolve(sources, dest, options, &mounts)?;
+    let choices = Choices::new(options.order, mounts);
+    let budget = budget::bytes(options.memory, memory::available_bytes());
+    let scan = scan(ends.dest.as_ref(), options, &choices, counters, stop);
+    Ok(planned::plan(&scan, &ends.starts, budget / 2))
+}
+
+/// With a plan: scan, order, then read in sweeps.
+fn planned(
+    job: &Job,
+    mut ends: Ends,
+    choices: &Choices,
+    counters: &Counters,
+    stop: &AtomicBool,
+) -> Result<Report, Error> {
+    let available = memory::available_bytes();
+    let memory = budget::bytes(job.options.memory, available);
+    counters.enter("scan");
+    let scan = scan(ends.dest.as_ref(), &job.options, choices, counters, stop);
+    let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
+    let shared = ends.can_share(&plan, &job.options)?;
+    if !job.options.force {
+        preflight::check(&plan, &job.dest, &ends.room()?, shared).map_err(Error::NoRoom)?;
+    }
+    let dest = ends.make_dest(&job.options)?;
+    let starts = ends.starts.len();
+    let dest = dest.meeting_of(starts);
+    let bytes: u64 = plan.listing.entries.iter().map(|e| e.size).sum();
+    let budget = Budget::new(memory, plan.sweeps.len(), bytes > available / 2);
+    let run = Run::new(
+        &dest,
+        &job.options,
+        counters,
+        stop,
+        plan.listing.entries.len(),
+    );
+    planned::account_for_failures(&run, &mut plan);
+    planned::drop_shared_reads(&run, &mut plan);
+    planned::register_links(&run, &plan);
+    counters.scan_done.store(true, Relaxed);
+    counters.enter("copy");
+    work::execute(&run, &plan, &budget, writers(&job.options));
+    work::account_for_the_rest(&run, &plan.listing);
+    let dirs = std::mem::take(&mut plan.listing.dirs);
+    drop(plan);
+    Ok(finished(&run, choices, &dirs))
+}
+
+/// Without one: every thread lists, reads and writes.
+fn streamed(
+    job: &Job,
+    mut ends: Ends,
+    choices: &Choices,
+    counters: &Counters,
+    stop: &AtomicBool,
+) -> Result<Report, Error> {
+    let memory = budget::bytes(job.options.memory, memory::available_bytes());
+    let dest = ends.make_dest(&job.options)?.meeting_of(ends.starts.len());
+    let threads = writers(&job.options);
+    let budget = Budget::new(memory, threads, false);
+    let run = Run::new(&dest, &job.options, counters, stop, 0);
+    let scan = scan(Some(&dest), &job.options, choices, counters, stop);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::Refused(format!("cannot start threads: {e}")))?;
+    counters.enter("copy");
+    let dirs = stream::copy(&run, &scan, &budget, &ends.starts, &pool);
+    Ok(finished(&run, choices, &dirs))
+}
+
+/// Links, directories, and the proof.
+fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::work::dest::DirRef]) -> Report {
+    run.counters.enter("finish");
+    finish::links(run);
+    finish::directories(run, dirs);
+    if run.options.verify == Verify::Durable && !run.is_interrupted() {
+        run.counters.enter("flush");
+        finish::sync(run, dirs);
+        run.counters.enter("verify");
+        verify::durable(run, choices);
+    }
+    let mut report = Report {
+        full: run.is_full(),
+        notes: run.notes(),
+        ..Report::default()
+    };
+    report.failures = run.take_failures();
+    report.take_counters(run.counters);
+    report
+}
+
+fn scan<'a>(
+    dest: Option<&'a Dest>,
+    options: &Options,
+    choices: &'a Choices,
+    counters: &'a Counters,
+    stop: &'a AtomicBool,
+) -> Scan<'a> {
+    Scan {
+        dest,
+        choices,
+        one_file_system: options.one_file_system,
+        checksum: options.checksum,
+        threads: scanners(),
+        counters,
+        stop,
+    }
+}
+
+/// Metadata requests in flight: enough for a disk's queue to be sorted, fewer
+/// where few files may be open (each has three at most).
+pub(crate) fn scanners() -> usize {
+    let files = memory::open_files_limit().saturating_sub(16) / 4;
+    usize::try_from(files.clamp(1, 16)).unwrap_or(1)
+}
+
+/// Writing is memory copying and kernel work for the processors' number of
+/// threads, and waiting for as many more.
+fn writers(options: &Options) -> usize {
+    let processors = std::thread::available_parallelism().map_or(2, |n| n.get());
+    options
+        .threads
+        .unwrap_or((2 * processors).clamp(2, 32))
+        .max(1)
+}

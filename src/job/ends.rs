@@ -1,0 +1,354 @@
+//! The two ends of a job as a person names them: which directories to read,
+//! where they land, and whether that makes sense.
+//!
+//! rsync's rule: `a/` is the contents of `a`, `a` is itself.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use super::{Choices, Dest, Options, Order, Reflink, Start};
+use crate::error::{During, Error, Failure, Op};
+use crate::plan::preflight::{self, Room};
+use crate::plan::{Kind, Plan, Source};
+use crate::sys::beneath::Root;
+use crate::sys::metadata::Stat;
+use crate::sys::mounts::{self, Mount};
+
+/// Sources and destination, opened as far as they exist.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) starts: Vec<Start>,
+    /// The destination, if it is a directory already.
+    pub(super) dest: Option<Dest>,
+    /// Where the destination's root is or will be.
+    root: PathBuf,
+    mkpath: bool,
+    /// Canonical paths of what is read.
+    read: Vec<PathBuf>,
+    mounts: Vec<Mount>,
+}
+
+/// A source argument, looked at.
+struct Argument<'a> {
+    path: &'a Path,
+    /// `a/`, `.`, `..`, `/`: what is in it, not it.
+    contents: bool,
+    kind: Kind,
+}
+
+impl Ends {
+    pub(super) fn resolve(
+        sources: &[PathBuf],
+        dest: Option<&Path>,
+        options: &Options,
+        mounts: &[Mount],
+    ) -> Result<Ends, Error> {
+        if sources.is_empty() {
+            return Err(Error::Refused(
+                "there is nothing to copy: name a source".into(),
+            ));
+        }
+        let arguments = sources
+            .iter()
+            .map(|path| look(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (root, rename) = match dest {
+            Some(dest) => landing(&arguments, dest)?,
+            None => (PathBuf::new(), None),
+        };
+        let starts = arguments
+            .iter()
+            .map(|argument| start(argument, rename.as_deref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let read = arguments
+            .iter()
+            .map(canonical)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut ends = Ends {
+            starts,
+            dest: None,
+            root,
+            mkpath: options.mkpath,
+            read,
+            mounts: mounts.to_vec(),
+        };
+        if dest.is_some() {
+            ends.refuse_overlap(&arguments)?;
+            ends.dest = ends.open_dest(options)?;
+        }
+        Ok(ends)
+    }
+
+    fn open_dest(&self, options: &Options) -> Result<Option<Dest>, Error> {
+        match Dest::open(&self.root, options.reflink) {
+            Ok(dest) => Ok(Some(dest)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                if !self.mkpath && !parent(&self.root).is_dir() {
+                    return Err(Error::Refused(format!(
+                        "\"{}\" does not exist: make it, or let --mkpath do it (a typo in a mount point would fill the wrong disk)",
+                        parent(&self.root).display()
+                    )));
+                }
+                Ok(None)
+            }
+            Err(e) => Err(Failure::new(Op::Open, &self.root, e).into()),
+        }
+    }
+
+    /// Copying into itself would never end, or overwrite what is read.
+    fn refuse_overlap(&self, arguments: &[Argument<'_>]) -> Result<(), Error> {
+        let dest = will_be(&self.root)?;
+        for ((argument, start), from) in arguments.iter().zip(&self.starts).zip(&self.read) {
+            if argument.kind != Kind::Dir {
+                continue;
+            }
+            let below = OsStr::from_bytes(&start.source.below);
+            let target = if below.is_empty() {
+                dest.clone()
+            } else {
+                dest.join(below)
+            };
+            if self.is_at_or_inside(&target, from) || self.is_at_or_inside(&dest, from) {
+                return Err(if self.is_at_or_inside(from, &target) {
+                    Error::Same(argument.path.to_path_buf())
+                } else {
+                    Error::Inside {
+                        from: argument.path.to_path_buf(),
+                        to: self.root.clone(),
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// By path, and by the place within the filesystem: a bind mount shows one
+    /// directory under two paths.
+    fn is_at_or_inside(&self, path: &Path, of: &Path) -> bool {
+        if path.starts_with(of) {
+            return true;
+        }
+        match (
+            mounts::place(&self.mounts, path),
+            mounts::place(&self.mounts, of),
+        ) {
+            (Some((dev, place)), Some((of_dev, of_place))) => {
+                dev == of_dev && place.starts_with(of_place)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether everything is read from disks that do not seek and surely fits,
+    /// so that nothing needs to be known before the first byte is copied.
+    pub(super) fn overlap(&self, choices: &Choices, options: &Options) -> Result<bool, Error> {
+        if !matches!(options.order, Order::Auto | Order::None) {
+            return Ok(false);
+        }
+        for (start, path) in self.starts.iter().zip(&self.read) {
+            let stat = Stat::of(&start.source.root).during(Op::Stat, &start.source.path)?;
+            let below = mounts::below(&self.mounts, path).map(|mount| mount.dev);
+            for dev in std::iter::once(stat.dev).chain(below) {
+                if choices.of(dev).order != Order::None {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(options.force || preflight::fits_surely(&self.read, &self.room()?, &self.mounts))
+    }
+
+    /// Room at the destination, or where it will be made.
+    pub(super) fn room(&self) -> Result<Room, Error> {
+        if let Some(dest) = &self.dest {
+            return Ok(preflight::room(dest.root.as_fd()).during(Op::Stat, &dest.path)?);
+        }
+        let mut at = self.root.as_path();
+        loop {
+            at = parent(at);
+            match Root::open(at) {
+                Ok(root) => return Ok(preflight::room(root.as_fd()).during(Op::Stat, at)?),
+                Err(e) if e.kind() == io::ErrorKind::NotFound && at != parent(at) => {}
+                Err(e) => return Err(Failure::new(Op::Open, at, e).into()),
+            }
+        }
+    }
+
+    /// Whether the plan's files will share their extents with the copies.
+    pub(super) fn can_share(&mut self, plan: &Plan, options: &Options) -> Result<bool, Error> {
+        if options.reflink == Reflink::Never {
+            return Ok(false);
+        }
+        if self.dest.is_none() && options.reflink == Reflink::Auto {
+            // Nothing may be made before it is known that it fits; a sibling
+            // of what will be made answers as well.
+            let probe = Dest::open(parent(&self.root), options.reflink);
+            return Ok(probe.is_ok_and(|dest| every_device_shares(&dest, plan)));
+        }
+        let Some(dest) = &self.dest else {
+            return Ok(true);
+        };
+        let shares = every_device_shares(dest, plan);
+        if !shares && options.reflink == Reflink::Always {
+            return Err(cannot_share(&dest.path));
+        }
+        Ok(shares)
+    }
+
+    /// Opens the destination, made now if it is missing.
+    pub(super) fn make_dest(&mut self, options: &Options) -> Result<Dest, Error> {
+        if let Some(dest) = self.dest.take() {
+            return Ok(dest);
+        }
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(self.mkpath);
+        builder.create(&self.root).during(Op::Create, &self.root)?;
+        Dest::open(&self.root, options.reflink)
+            .and_then(Dest::made_now)
+            .during(Op::Create, &self.root)
+            .map_err(Error::from)
+    }
+}
+
+fn cannot_share(path: &Path) -> Error {
+    Error::Refused(format!(
+        "--reflink=always: the filesystem of \"{}\" cannot share extents with the source",
+        path.display()
+    ))
+}
+
+/// Tries a file of each device.
+fn every_device_shares(dest: &Dest, plan: &Plan) -> bool {
+    let mut tried = vec![None; plan.listing.devices.len()];
+    for (i, entry) in (0..).zip(&plan.listing.entries) {
+        let device = usize::from(entry.device);
+        if !entry.is_to_read() || entry.size == 0 || tried[device].is_some() {
+            continue;
+        }
+        if let Ok(file) = crate::work::read::open(&plan.listing, i) {
+            tried[device] = Some(dest.can_share(plan.listing.devices[device], &file));
+        }
+    }
+    let mut tried = tried.into_iter().flatten().peekable();
+    tried.peek().is_some() && tried.all(|shares| shares)
+}
+
+fn look(path: &Path) -> Result<Argument<'_>, Error> {
+    let bytes = path.as_os_str().as_bytes();
+    let contents = bytes.ends_with(b"/")
+        || matches!(
+            path.components().next_back(),
+            Some(Component::CurDir | Component::ParentDir | Component::RootDir) | None
+        )
+        || bytes.ends_with(b"/.");
+    let found = if contents {
+        fs::metadata(path)
+    } else {
+        fs::symlink_metadata(path)
+    };
+    let found = found.during(Op::Stat, path)?;
+    let kind = if found.is_dir() {
+        Kind::Dir
+    } else if contents {
+        return Err(Failure::new(Op::Open, path, Errno::ENOTDIR.into()).into());
+    } else if found.is_file() {
+        Kind::File
+    } else {
+        // Which of the others does not matter here.
+        Kind::Symlink
+    };
+    Ok(Argument {
+        path,
+        contents,
+        kind,
+    })
+}
+
+/// Where the destination's root is, and the name that a single file gets.
+fn landing(arguments: &[Argument<'_>], dest: &Path) -> Result<(PathBuf, Option<Box<[u8]>>), Error> {
+    let wants_dir = dest.as_os_str().as_bytes().ends_with(b"/");
+    let is_dir = match fs::metadata(dest) {
+        Ok(found) => Some(found.is_dir()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(Failure::new(Op::Stat, dest, e).into()),
+    };
+    // A dangling symlink is a name that is taken, not one that is free.
+    let is_free = is_dir.is_none() && fs::symlink_metadata(dest).is_err();
+    match (arguments, is_dir) {
+        (_, Some(true)) => Ok((dest.to_path_buf(), None)),
+        ([one], _) if one.kind != Kind::Dir && !wants_dir => {
+            let name = dest
+                .file_name()
+                .ok_or_else(|| Error::from(Failure::new(Op::Create, dest, Errno::EISDIR.into())))?;
+            Ok((parent(dest).to_path_buf(), Some(name.as_bytes().into())))
+        }
+        (_, None) if is_free => Ok((dest.to_path_buf(), None)),
+        _ => Err(Failure::new(Op::Open, dest, Errno::ENOTDIR.into()).into()),
+    }
+}
+
+fn start(argument: &Argument<'_>, rename: Option<&[u8]>) -> Result<Start, Error> {
+    let path = argument.path;
+    let name: Box<[u8]> = path
+        .file_name()
+        .map(|name| name.as_bytes().into())
+        .unwrap_or_default();
+    let holds_one = argument.kind != Kind::Dir;
+    let root_path = if holds_one { parent(path) } else { path };
+    let root = Root::open(root_path).during(Op::Open, root_path)?;
+    let below = if holds_one || argument.contents {
+        Box::default()
+    } else {
+        name.clone()
+    };
+    let source = Source {
+        root,
+        path: root_path.to_path_buf(),
+        below,
+        holds_one,
+        rename: rename.map(Into::into),
+    };
+    Ok(Start {
+        source: Arc::new(source),
+        only: holds_one.then_some(name),
+    })
+}
+
+/// The canonical path of what is read: of a directory, or of the directory
+/// that holds the one entry.
+fn canonical(argument: &Argument<'_>) -> Result<PathBuf, Error> {
+    let path = if argument.kind == Kind::Dir {
+        argument.path
+    } else {
+        parent(argument.path)
+    };
+    Ok(fs::canonicalize(path).during(Op::Open, path)?)
+}
+
+/// The canonical path that a destination has or will have.
+fn will_be(path: &Path) -> Result<PathBuf, Error> {
+    match fs::canonicalize(path) {
+        Ok(path) => Ok(path),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && parent(path) != path => {
+            let name = path.file_name().unwrap_or_default();
+            Ok(will_be(parent(path))?.join(name))
+        }
+        Err(e) => Err(Failure::new(Op::Open, path, e).into()),
+    }
+}
+
+/// The directory that holds a path; `.` for a bare name.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}

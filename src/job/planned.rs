@@ -1,0 +1,111 @@
+//! From a scan to a plan, and what a plan knows before anything is read.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Follower, Leader, Order, Plan, Run, Scan, Start, lock};
+use crate::plan::choose::Choice;
+use crate::plan::{Action, Listing, Sweep, order};
+use crate::report::Outcome;
+
+/// Scans, and orders the reads of each disk.
+pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], window_bytes: u64) -> Plan {
+    let scanned = scan.run(starts);
+    let mut plan = Plan {
+        listing: scanned.listing,
+        extents: scanned.extents,
+        links: scanned.links,
+        sweeps: Vec::new(),
+        failures: scanned.failures,
+    };
+    let mut disks: HashMap<u64, (Choice, Vec<u32>)> = HashMap::new();
+    let choices: Vec<Choice> = plan
+        .listing
+        .devices
+        .iter()
+        .map(|&dev| scan.choices.of(dev))
+        .collect();
+    for (i, entry) in (0..).zip(&plan.listing.entries) {
+        if entry.is_to_read() {
+            let choice = &choices[usize::from(entry.device)];
+            disks
+                .entry(choice.key)
+                .or_insert_with(|| (choice.clone(), Vec::new()))
+                .1
+                .push(i);
+        }
+    }
+    let mut disks: Vec<_> = disks.into_values().collect();
+    disks.sort_by_key(|(choice, _)| choice.key);
+    for (choice, files) in disks {
+        plan.sweeps.push(sweep(&plan, choice, &files, window_bytes));
+    }
+    plan
+}
+
+fn sweep(plan: &Plan, choice: Choice, files: &[u32], window_bytes: u64) -> Sweep {
+    let Listing { entries, .. } = &plan.listing;
+    let listed = order::as_listed(files, entries);
+    let travel_listed = order::travel(&listed, entries, &plan.extents);
+    let reads = match choice.order {
+        Order::Physical => order::by_physical(files, entries, &plan.extents, window_bytes),
+        Order::Inode => order::by_inode(files, entries),
+        Order::Auto | Order::None => listed,
+    };
+    let travel = order::travel(&reads, entries, &plan.extents);
+    Sweep {
+        choice: choice.told,
+        reads,
+        travel_listed,
+        travel,
+    }
+}
+
+/// What the scan could not look at is failed already.
+pub(super) fn account_for_failures(run: &Run<'_>, plan: &mut Plan) {
+    for failure in std::mem::take(&mut plan.failures) {
+        run.failed(failure);
+    }
+    for entry in &plan.listing.entries {
+        if entry.action == Action::Fail {
+            run.counters
+                .count(Outcome::Failed, || plan.listing.path(entry));
+        }
+    }
+    run.counters.found_files.fetch_add(0, Relaxed);
+}
+
+/// Files whose extents can be shared are not read.
+pub(super) fn drop_shared_reads(run: &Run<'_>, plan: &mut Plan) {
+    let listing = &plan.listing;
+    for sweep in &mut plan.sweeps {
+        sweep
+            .reads
+            .retain(|read| !run.is_shared(listing, &listing.entries[read.entry as usize]));
+    }
+}
+
+/// Who leads a group of hard links, and who follows.
+pub(super) fn register_links(run: &Run<'_>, plan: &Plan) {
+    let listing = &plan.listing;
+    let mut leaders = lock(&run.leaders);
+    let mut followers = lock(&run.followers);
+    for &(follower, leader) in &plan.links {
+        let (entry, first) = (
+            &listing.entries[follower as usize],
+            &listing.entries[leader as usize],
+        );
+        let inode = (listing.devices[usize::from(first.device)], first.ino);
+        leaders
+            .entry(inode)
+            .or_insert_with(|| Leader {
+                dir: listing.dir(first).clone(),
+                name: listing.name(first).into(),
+                arrived: false,
+                names: 1,
+            })
+            .names += 1;
+        let (dir, name) = (listing.dir(entry).clone(), listing.name(entry).into());
+        followers.push(Follower { inode, dir, name });
+    }
+}

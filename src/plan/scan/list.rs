@@ -1,0 +1,365 @@
+//! Which names there are: every directory listed once, the next one always the
+//! next in inode order above the last (an elevator), several in flight.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use nix::dir::Type;
+use nix::fcntl::OFlag;
+
+use super::{Scan, Start, lock};
+use crate::error::{During, Failure, Op};
+use crate::plan::{Dir, Kind, Listing, Source, There};
+use crate::report::Outcome;
+use crate::sys::beneath;
+use crate::sys::metadata::Stat;
+use crate::sys::xattrs::{Place, Xattrs};
+
+/// A directory that waits to be listed.
+struct Task {
+    id: usize,
+    source: Arc<Source>,
+    parent: Option<Arc<Dir>>,
+    name: Box<[u8]>,
+}
+
+/// A listed directory.
+struct Listed {
+    dir: Arc<Dir>,
+    /// Everything that is not a directory: inode number, kind, name.
+    names: Vec<Name>,
+    /// Ids of its directories, in the order of listing.
+    children: Vec<usize>,
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Name {
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+    pub(crate) name: Box<[u8]>,
+}
+
+/// Directories that wait, by inode number, and where the elevator is.
+#[derive(Default)]
+struct Waiting {
+    tasks: BTreeMap<(u64, usize), Task>,
+    cursor: (u64, usize),
+    busy: usize,
+    ids: usize,
+}
+
+impl Waiting {
+    fn add(
+        &mut self,
+        ino: u64,
+        source: Arc<Source>,
+        parent: Option<Arc<Dir>>,
+        name: Box<[u8]>,
+    ) -> usize {
+        let id = self.ids;
+        self.ids += 1;
+        self.tasks.insert(
+            (ino, id),
+            Task {
+                id,
+                source,
+                parent,
+                name,
+            },
+        );
+        id
+    }
+
+    /// The next above the cursor; from the lowest again where there is none.
+    fn next(&mut self) -> Option<Task> {
+        let above = self.tasks.range(self.cursor..).next().map(|(&key, _)| key);
+        let key = above.or_else(|| self.tasks.keys().next().copied())?;
+        self.cursor = key;
+        self.busy += 1;
+        self.tasks.remove(&key)
+    }
+}
+
+/// Lists every directory; the listing comes out in the order of a walk.
+pub(super) fn list(scan: &Scan<'_>, starts: &[Start]) -> (Listing, Vec<Failure>) {
+    let mut waiting = Waiting::default();
+    let mut roots = Vec::new();
+    let mut listed = Vec::new();
+    for start in starts {
+        if let Some(name) = &start.only {
+            let id = waiting.ids;
+            waiting.ids += 1;
+            let (dir, names) = holder(start, name);
+            scan.counters.found.fetch_add(1, Relaxed);
+            listed.push((
+                id,
+                Listed {
+                    dir,
+                    names,
+                    children: Vec::new(),
+                },
+            ));
+            roots.push(id);
+        } else {
+            roots.push(waiting.add(0, start.source.clone(), None, Box::default()));
+        }
+    }
+    let shared = (Mutex::new(waiting), Condvar::new());
+    let results = Mutex::new((listed, Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..scan.threads {
+            scope.spawn(|| work(scan, &shared, &results));
+        }
+    });
+    let (listed, failures) = results.into_inner().unwrap_or_else(|e| e.into_inner());
+    (flatten(&roots, listed), failures)
+}
+
+/// The directory that holds a source that is not one.
+pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
+    let dir = Arc::new(Dir {
+        parent: None,
+        name: Box::default(),
+        source: start.source.clone(),
+        stat: Stat::of(&start.source.root).unwrap_or_default(),
+        xattrs: Xattrs::new(),
+        there: There::Dir,
+        is_incomplete: false,
+        made: OnceLock::new(),
+    });
+    let found = Stat::at(&start.source.root, name).unwrap_or_default();
+    let name = Name {
+        ino: found.ino,
+        kind: found.kind(),
+        name: name.into(),
+    };
+    (dir, vec![name])
+}
+
+type Results = Mutex<(Vec<(usize, Listed)>, Vec<Failure>)>;
+
+fn work(scan: &Scan<'_>, shared: &(Mutex<Waiting>, Condvar), results: &Results) {
+    let (waiting, changed) = shared;
+    let mut state = lock(waiting);
+    loop {
+        if scan.stop.load(Relaxed) {
+            changed.notify_all();
+            return;
+        }
+        let Some(task) = state.next() else {
+            if state.busy == 0 {
+                changed.notify_all();
+                return;
+            }
+            state = changed.wait(state).unwrap_or_else(|e| e.into_inner());
+            continue;
+        };
+        drop(state);
+        let (opened, mut failures) = open_dir(scan, task.source, task.parent, task.name);
+        let mut children = Vec::new();
+        let mut listed = None;
+        if let Some(opened) = opened {
+            children = opened.children;
+            listed = Some((opened.dir, opened.names));
+        }
+        state = lock(waiting);
+        if let Some((dir, names)) = listed {
+            let ids = children
+                .into_iter()
+                .map(|(ino, name)| state.add(ino, dir.source.clone(), Some(dir.clone()), name))
+                .collect();
+            let mut results = lock(results);
+            results.0.push((
+                task.id,
+                Listed {
+                    dir,
+                    names,
+                    children: ids,
+                },
+            ));
+            results.1.append(&mut failures);
+        } else {
+            lock(results).1.append(&mut failures);
+        }
+        state.busy -= 1;
+        changed.notify_all();
+    }
+}
+
+/// A directory, looked at and listed.
+pub(crate) struct Opened {
+    pub(crate) dir: Arc<Dir>,
+    pub(crate) names: Vec<Name>,
+    pub(crate) children: Vec<(u64, Box<[u8]>)>,
+}
+
+/// Opens, looks at and lists one directory. One that may not be listed is
+/// still an entry; none comes out only where it cannot even be looked at.
+pub(crate) fn open_dir(
+    scan: &Scan<'_>,
+    source: Arc<Source>,
+    parent: Option<Arc<Dir>>,
+    name: Box<[u8]>,
+) -> (Option<Opened>, Vec<Failure>) {
+    let relative = parent.as_ref().map(|p| p.relative()).unwrap_or_default();
+    let relative = beneath::join([&relative[..], &name]);
+    let path = || beneath::append(&source.path, &relative);
+    let mut failures = Vec::new();
+    let listable = source
+        .root
+        .at(&relative, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+    let fd = match listable {
+        Ok(fd) => Ok(fd),
+        Err(e) => {
+            failures.push(Failure::new(Op::Scan, path(), e));
+            source.root.dir(&relative)
+        }
+    };
+    // Where even that fails, the directory is gone or is none any more: the
+    // failure that is noted already says so.
+    let looked = fd.and_then(|fd| Ok((Stat::of(&fd)?, fd)));
+    let Ok((stat, fd)) = looked else {
+        scan.counters.found.fetch_add(1, Relaxed);
+        scan.counters.count(Outcome::Failed, path);
+        return (None, failures);
+    };
+    let file = std::fs::File::from(fd);
+    let xattrs = if failures.is_empty() {
+        Place::Open(&file).read().unwrap_or_else(|e| {
+            failures.push(Failure::new(Op::Read, path(), e));
+            Xattrs::new()
+        })
+    } else {
+        Xattrs::new()
+    };
+    let there = there(scan, &source, parent.as_deref(), &name);
+    let same_dest = scan.dest.is_some_and(|dest| dest.is(&stat));
+    let other_device = parent.as_ref().is_some_and(|p| p.stat.dev != stat.dev);
+    let enter = failures.is_empty() && !same_dest && !(scan.one_file_system && other_device);
+    if same_dest {
+        failures.push(Failure::because(
+            Op::Scan,
+            path(),
+            "it is the destination itself",
+        ));
+    }
+    let (mut names, mut children) = (Vec::new(), Vec::new());
+    if enter
+        && let Err(failure) =
+            read_names(file.into(), &mut names, &mut children).during(Op::Scan, &path())
+    {
+        failures.push(failure);
+    }
+    scan.counters
+        .found
+        .fetch_add(1 + names.len() as u64, Relaxed);
+    let is_incomplete = !failures.is_empty();
+    let made = OnceLock::new();
+    let dir = Arc::new(Dir {
+        parent,
+        name,
+        source: source.clone(),
+        stat,
+        xattrs,
+        there,
+        is_incomplete,
+        made,
+    });
+    (
+        Some(Opened {
+            dir,
+            names,
+            children,
+        }),
+        failures,
+    )
+}
+
+/// Reads a directory's names; what was read before an error is kept.
+fn read_names(
+    fd: OwnedFd,
+    names: &mut Vec<Name>,
+    children: &mut Vec<(u64, Box<[u8]>)>,
+) -> io::Result<()> {
+    let handle = fd.try_clone()?;
+    let mut dir = nix::dir::Dir::from_fd(fd)?;
+    for entry in dir.iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let (ino, kind) = match entry.file_type() {
+            Some(kind) => (entry.ino(), kind_of(kind)),
+            // Some filesystems do not say.
+            None => match Stat::at(&handle, name) {
+                Ok(stat) => (stat.ino, stat.kind()),
+                Err(_) => (entry.ino(), Kind::File),
+            },
+        };
+        if kind == Kind::Dir {
+            children.push((ino, name.into()));
+        } else {
+            names.push(Name {
+                ino,
+                kind,
+                name: name.into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn kind_of(kind: Type) -> Kind {
+    match kind {
+        Type::Directory => Kind::Dir,
+        Type::Symlink => Kind::Symlink,
+        Type::Fifo => Kind::Fifo,
+        Type::Socket => Kind::Socket,
+        Type::CharacterDevice => Kind::CharDevice,
+        Type::BlockDevice => Kind::BlockDevice,
+        Type::File => Kind::File,
+    }
+}
+
+/// What the destination holds under a directory's name.
+fn there(scan: &Scan<'_>, source: &Source, parent: Option<&Dir>, name: &[u8]) -> There {
+    let Some(dest) = scan.dest else {
+        return There::Nothing;
+    };
+    let relative = match parent {
+        Some(parent) if parent.there != There::Dir => return parent.there,
+        Some(parent) => beneath::join([&parent.relative_dest()[..], name]),
+        None => source.below.to_vec(),
+    };
+    dest.there(&relative)
+}
+
+/// Puts the directories into the order of a walk.
+fn flatten(roots: &[usize], listed: Vec<(usize, Listed)>) -> Listing {
+    let mut by_id: Vec<Option<Listed>> = Vec::new();
+    for (id, dir) in listed {
+        if by_id.len() <= id {
+            by_id.resize_with(id + 1, || None);
+        }
+        by_id[id] = Some(dir);
+    }
+    let mut listing = Listing::default();
+    let mut stack: Vec<usize> = roots.iter().rev().copied().collect();
+    while let Some(id) = stack.pop() {
+        let Some(listed) = by_id.get_mut(id).and_then(Option::take) else {
+            continue;
+        };
+        let dir = u32::try_from(listing.dirs.len()).expect("fewer than 2^32 directories");
+        listing.dirs.push(listed.dir);
+        for name in listed.names {
+            listing.push(dir, &name.name, name.ino, name.kind);
+        }
+        stack.extend(listed.children.into_iter().rev());
+    }
+    listing
+}

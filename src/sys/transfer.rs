@@ -1,0 +1,151 @@
+//! Moving bytes inside the kernel, and telling data from holes.
+//!
+//! Fallback ladder: `Ok(None)`/`Ok(false)` means "not supported here, take the
+//! next way"; `Err` means that it failed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::errno::Errno;
+use nix::fcntl::FallocateFlags;
+use nix::unistd::{Whence, lseek};
+
+nix::ioctl_write_int_bad!(ficlone, nix::request_code_write!(0x94, 9, size_of::<i32>()));
+
+/// Shares all of `src`'s extents with `dst` (ioctl_ficlone(2)): `false` where
+/// these two cannot.
+pub(crate) fn share(src: &File, dst: &File) -> io::Result<bool> {
+    // SAFETY: both descriptors are open for as long as the call lasts; the
+    // kernel takes the second as a number.
+    match unsafe { ficlone(dst.as_raw_fd(), src.as_raw_fd()) } {
+        Ok(_) => Ok(true),
+        Err(
+            Errno::EOPNOTSUPP
+            | Errno::ENOTTY
+            | Errno::EXDEV
+            | Errno::EINVAL
+            | Errno::EISDIR
+            | Errno::ETXTBSY
+            | Errno::ENOSYS
+            | Errno::EPERM
+            | Errno::EBADF,
+        ) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Copies up to `len` bytes at the same offset of both files inside the
+/// kernel; `None` where these two cannot. `Some(0)` is the end of `src`.
+pub(crate) fn copy_range(src: &File, dst: &File, offset: u64, len: u64) -> io::Result<Option<u64>> {
+    let (mut from, mut to) = (signed(offset)?, signed(offset)?);
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    match nix::fcntl::copy_file_range(src, Some(&mut from), dst, Some(&mut to), len) {
+        Ok(n) => Ok(Some(n as u64)),
+        Err(
+            Errno::EXDEV
+            | Errno::EINVAL
+            | Errno::EOPNOTSUPP
+            | Errno::ENOSYS
+            | Errno::EPERM
+            | Errno::ETXTBSY,
+        ) => Ok(None),
+        Err(Errno::EINTR) => copy_range(src, dst, offset, len as u64),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The ranges of `file` below `size` that hold data, ascending (lseek(2),
+/// SEEK_DATA); one range over all where the filesystem cannot say.
+pub(crate) fn data_ranges(file: impl AsFd, size: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let data = match lseek(&file, signed(at)?, Whence::SeekData) {
+            Ok(data) => unsigned(data),
+            Err(Errno::ENXIO) => break,
+            Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOTTY) => {
+                return Ok(Vec::from([0..size]));
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        // A file that is punched while it is asked may answer backwards.
+        if data >= size || data < at {
+            break;
+        }
+        let hole = match lseek(&file, signed(data)?, Whence::SeekHole) {
+            Ok(hole) => unsigned(hole).min(size),
+            Err(Errno::ENXIO) => size,
+            Err(errno) => return Err(errno.into()),
+        };
+        if hole > data {
+            ranges.push(data..hole);
+        }
+        at = hole.max(data + 1);
+    }
+    Ok(ranges)
+}
+
+/// Reserves room without changing the size, so that a cut of power cannot
+/// leave a file of the right length without its content. `false` where the
+/// filesystem cannot.
+pub(crate) fn reserve(file: &File, range: &Range<u64>) -> io::Result<bool> {
+    let len = signed(range.end - range.start)?;
+    match nix::fcntl::fallocate(
+        file,
+        FallocateFlags::FALLOC_FL_KEEP_SIZE,
+        signed(range.start)?,
+        len,
+    ) {
+        Ok(()) => Ok(true),
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn signed(offset: u64) -> io::Result<i64> {
+    i64::try_from(offset).map_err(|_| Errno::EFBIG.into())
+}
+
+// The kernel answers offsets that are not negative.
+#[allow(clippy::cast_sign_loss)]
+fn unsigned(offset: i64) -> u64 {
+    offset as u64
+}
+
+nix::ioctl_read!(get_flags, b'f', 1, nix::libc::c_long);
+
+/// FS_CASEFOLD_FL: names in this directory that differ in case are one.
+const CASEFOLD: nix::libc::c_long = 0x4000_0000;
+
+/// Whether a directory takes names that differ only in case for one: ext4 and
+/// f2fs say so by a flag, the FATs and their kin always do.
+pub(crate) fn folds_case(dir: impl AsFd) -> bool {
+    let kind = nix::sys::statfs::fstatfs(&dir).map(|fs| fs.filesystem_type().0);
+    // Magic numbers from the kernel's magic.h and drivers: msdos, exfat, ntfs,
+    // ntfs3, smb2, cifs, hfsplus.
+    const FOLDING: [i64; 7] = [
+        0x4d44,
+        0x2011_bab0,
+        0x5346_544e,
+        0x7366_746e,
+        0xfe53_4d42,
+        0xff53_4d42,
+        0x482b,
+    ];
+    if kind.is_ok_and(|kind| FOLDING.contains(&kind)) {
+        return true;
+    }
+    // The ioctl needs a descriptor that is open for reading.
+    let flags =
+        nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
+    let Ok(open) = nix::fcntl::openat(&dir, ".", flags, nix::sys::stat::Mode::empty()) else {
+        return false;
+    };
+    let mut bits: nix::libc::c_long = 0;
+    // SAFETY: the kernel writes an int (ioctl_iflags(2)) into a long that was
+    // zeroed.
+    let answer = unsafe { get_flags(open.as_raw_fd(), &raw mut bits) };
+    answer.is_ok() && bits & CASEFOLD != 0
+}

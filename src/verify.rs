@@ -1,0 +1,61 @@
+//! Proof: what was written is read back and compared with the digest of what
+//! was read.
+//!
+//! [`file`] looks at one entry as soon as it is written. [`medium`] reads many
+//! files from the medium itself, in its order: for `--verify` (durable) after
+//! everything was flushed, and for comparing two trees ([`trees`]).
+
+pub(crate) mod file;
+pub(crate) mod medium;
+pub(crate) mod trees;
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{Failure, Op};
+use crate::plan::choose::Choices;
+use crate::report::Outcome;
+use crate::sys::beneath;
+use crate::work::run::{Copied, Run, lock};
+use medium::Found;
+
+/// Reads every copied file back from the medium. They must have been flushed.
+pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
+    let copied = std::mem::take(&mut *lock(&run.copied));
+    let open = |i: usize| {
+        let it: &Copied = &copied[i];
+        run.dest
+            .root
+            .file(&beneath::join([&it.dir.relative_dest()[..], &it.name]))
+    };
+    let each = |i: usize, found: io::Result<Found>| {
+        let it = &copied[i];
+        let wrong = match found {
+            Ok(found) if found.size != it.size => Some(io::Error::other("its size is another now")),
+            Ok(found) if it.digest.is_some_and(|digest| digest != found.digest) => {
+                Some(io::Error::other(file::WRONG_CONTENT))
+            }
+            Ok(_) => None,
+            Err(e) => Some(e),
+        };
+        match wrong {
+            None => {
+                run.counters.verified_files.fetch_add(1, Relaxed);
+                run.counters.verified_bytes.fetch_add(it.size, Relaxed);
+            }
+            Some(e) => {
+                let path = it.dir.dest_path_of(&run.dest.path, &it.name);
+                run.failed(Failure::new(Op::Verify, path, e));
+                run.counters.recount(Outcome::Copied, Outcome::Failed);
+                run.counters.copied_files.fetch_sub(1, Relaxed);
+            }
+        }
+    };
+    medium::read(
+        copied.len(),
+        choices,
+        &|| run.is_interrupted(),
+        &open,
+        &each,
+    );
+}

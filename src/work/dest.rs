@@ -1,0 +1,322 @@
+//! The destination's tree: its directories, made and opened below the root and
+//! nowhere else, and the comparison of an entry with what is there.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+
+use crate::error::{During, Failure, Op};
+use crate::job::Reflink;
+use crate::plan::{Dir, Kind, Made, There};
+use crate::sys::beneath::Root;
+use crate::sys::metadata::{Stat, Target, Time};
+use crate::sys::times::Limits;
+use crate::sys::xattrs::{self, Place};
+use crate::sys::{special, transfer};
+
+/// The destination, opened.
+#[derive(Debug)]
+pub(crate) struct Dest {
+    pub(crate) root: Root,
+    pub(crate) path: PathBuf,
+    stat: Stat,
+    euid: u32,
+    /// Whether reflinks are wanted, and per source device whether they work.
+    reflink: Reflink,
+    shares: Mutex<HashMap<u64, bool>>,
+    limits: OnceLock<Option<Limits>>,
+    /// Whether this run made the root.
+    is_new: bool,
+    /// Whether several sources may meet in one directory.
+    meet: bool,
+    /// See [`Made::taken`]; by directory, since several sources' may be one.
+    taken: Mutex<HashMap<(u64, u64), Arc<Mutex<HashSet<u64>>>>>,
+}
+
+/// What the destination has under an entry's name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compared {
+    pub(crate) exists: bool,
+    /// Bytes that replacing it frees.
+    pub(crate) frees_bytes: u64,
+    /// Equal in kind, size and mtime (a link: in its text; a device: in its
+    /// number).
+    pub(crate) is_equal: bool,
+}
+
+impl Dest {
+    /// Opens an existing directory as the destination.
+    pub(crate) fn open(path: &Path, reflink: Reflink) -> io::Result<Dest> {
+        let root = Root::open(path)?;
+        let stat = Stat::of(&root)?;
+        Ok(Dest {
+            root,
+            path: path.to_path_buf(),
+            stat,
+            euid: nix::unistd::geteuid().as_raw(),
+            reflink,
+            shares: Mutex::default(),
+            limits: OnceLock::new(),
+            is_new: false,
+            meet: false,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// Says that the root was made just now, by this run.
+    pub(crate) fn made_now(self) -> io::Result<Dest> {
+        let dir = self.root.at(b"", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        drop_inherited(dir.into())?;
+        Ok(Dest {
+            is_new: true,
+            ..self
+        })
+    }
+
+    /// Says that several sources will be copied here.
+    pub(crate) fn meeting_of(self, sources: usize) -> Dest {
+        Dest {
+            meet: sources > 1,
+            ..self
+        }
+    }
+
+    /// Whether a directory is this destination's root.
+    pub(crate) fn is(&self, stat: &Stat) -> bool {
+        self.stat.is_same_inode(stat)
+    }
+
+    /// What lies under a directory's path below the root.
+    pub(crate) fn there(&self, relative: &[u8]) -> There {
+        let looked = self.root.at(relative, OFlag::O_PATH).and_then(Stat::of);
+        match looked {
+            Ok(stat) if stat.kind() == Kind::Dir => There::Dir,
+            Ok(_) => There::Blocked,
+            Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => There::Nothing,
+            Err(_) => There::Blocked,
+        }
+    }
+
+    /// Compares an entry with what lies under its name.
+    pub(crate) fn compare(&self, dir: &Dir, name: &[u8], stat: &Stat, checksum: bool) -> Compared {
+        let Ok(parent) = self.root.dir(&dir.relative_dest()) else {
+            return Compared::default();
+        };
+        let name_there = dir.dest_name(name);
+        let Ok(there) = Stat::at(&parent, name_there) else {
+            return Compared::default();
+        };
+        let is_equal = there.kind() == stat.kind()
+            && !there.is_same_inode(stat)
+            && match stat.kind() {
+                Kind::File => !checksum && self.is_same_content_by_stat(stat, &there),
+                Kind::Symlink => is_same_link(dir, name, &parent, name_there),
+                Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
+                Kind::Dir | Kind::Fifo | Kind::Socket => true,
+            };
+        let frees_bytes = if there.links == 1 { there.allocated } else { 0 };
+        Compared {
+            exists: true,
+            frees_bytes,
+            is_equal,
+        }
+    }
+
+    /// Whether size and mtime say that the content is the same.
+    pub(crate) fn is_same_content_by_stat(&self, source: &Stat, there: &Stat) -> bool {
+        source.size == there.size && self.is_same_time(source.mtime, there.mtime)
+    }
+
+    /// Whether a time is there, as far as the filesystem can hold it.
+    pub(crate) fn is_same_time(&self, want: Time, have: Time) -> bool {
+        want == have
+            || self
+                .limits()
+                .is_some_and(|limits| limits.clamp(want) == have)
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        // A destination that cannot be tried out (read-only, full) has no
+        // known limits: times are then compared as they are.
+        *self.limits.get_or_init(|| Limits::probe(&self.root).ok())
+    }
+
+    /// Opens a directory, made first if it is missing, its parents too.
+    pub(crate) fn dir(&self, dir: &Dir) -> Result<OwnedFd, Failure> {
+        let path = || dir.dest_path_of(&self.path, b"");
+        let made = dir
+            .made
+            .get_or_init(|| self.make(dir).map_err(|f| errno(&f)));
+        if let Err(errno) = made {
+            return Err(Failure::new(
+                Op::Create,
+                path(),
+                io::Error::from_raw_os_error(*errno),
+            ));
+        }
+        self.root
+            .dir(&dir.relative_dest())
+            .during(Op::Create, &path())
+    }
+
+    fn taken(&self, stat: &Stat) -> Arc<Mutex<HashSet<u64>>> {
+        let mut taken = self.taken.lock().unwrap_or_else(|e| e.into_inner());
+        taken.entry((stat.dev, stat.ino)).or_default().clone()
+    }
+
+    fn make(&self, dir: &Dir) -> Result<Made, Failure> {
+        let path = dir.dest_path_of(&self.path, b"");
+        let below = match &dir.parent {
+            Some(_) => &dir.name,
+            None => &dir.source.below,
+        };
+        if below.is_empty() {
+            let fd = self.root.dir(b"").during(Op::Create, &path)?;
+            return self.existing(&fd, self.is_new).during(Op::Create, &path);
+        }
+        let (parent, hands_down) = match &dir.parent {
+            Some(parent) => {
+                let fd = self.dir(parent)?;
+                (fd, made(parent).is_some_and(|made| made.hands_down_acl))
+            }
+            None => (self.root.dir(b"").during(Op::Create, &path)?, true),
+        };
+        match mkdirat(&parent, &below[..], Mode::S_IRWXU) {
+            Ok(()) => {
+                let open =
+                    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let fd =
+                    openat(&parent, &below[..], open, Mode::empty()).during(Op::Create, &path)?;
+                if hands_down {
+                    drop_inherited(fd.into()).during(Op::SetMetadata, &path)?;
+                }
+                let taken = if self.meet {
+                    let fd = self
+                        .root
+                        .dir(&dir.relative_dest())
+                        .during(Op::Create, &path)?;
+                    Some(self.taken(&Stat::of(&fd).during(Op::Create, &path)?))
+                } else {
+                    None
+                };
+                Ok(Made {
+                    fresh: true,
+                    hands_down_acl: false,
+                    taken,
+                })
+            }
+            Err(Errno::EEXIST) => {
+                let open =
+                    OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let fd =
+                    openat(&parent, &below[..], open, Mode::empty()).during(Op::Create, &path)?;
+                self.existing(&fd, false).during(Op::Create, &path)
+            }
+            Err(errno) => Err(Failure::new(Op::Create, path, errno.into())),
+        }
+    }
+
+    /// Looks at a directory that was there before. One of the user's own that
+    /// they may not write to is opened up until its own mode is set at the end.
+    fn existing(&self, fd: &OwnedFd, fresh: bool) -> io::Result<Made> {
+        let stat = Stat::of(fd)?;
+        if self.euid != 0 && stat.uid == self.euid && stat.mode & 0o700 != 0o700 {
+            let mode = Mode::from_bits_truncate(stat.permissions() | 0o700);
+            let flag = nix::sys::stat::FchmodatFlags::FollowSymlink;
+            let path = special::proc_path(fd);
+            nix::sys::stat::fchmodat(nix::fcntl::AT_FDCWD, path.as_path(), mode, flag)?;
+        }
+        let hands_down_acl = Place::Path(special::proc_path(fd).join(".")).hands_down_acl()?;
+        let taken = (self.meet || transfer::folds_case(fd)).then(|| self.taken(&stat));
+        Ok(Made {
+            fresh,
+            hands_down_acl,
+            taken,
+        })
+    }
+
+    /// Whether files of `file`'s device can share their extents with files
+    /// here: tried once for each device, on a file without a name.
+    pub(crate) fn can_share(&self, dev: u64, file: &File) -> bool {
+        if self.reflink == Reflink::Never {
+            return false;
+        }
+        let mut shares = self.shares.lock().unwrap_or_else(|e| e.into_inner());
+        *shares.entry(dev).or_insert_with(|| {
+            let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+            let private = Mode::S_IRUSR | Mode::S_IWUSR;
+            openat(&self.root, ".", flags, private)
+                .map_err(io::Error::from)
+                .and_then(|fd| transfer::share(file, &fd.into()))
+                .unwrap_or(false)
+        })
+    }
+
+    /// Whether a device's files are known to be shareable.
+    pub(crate) fn shares(&self, dev: u64) -> bool {
+        let shares = self.shares.lock().unwrap_or_else(|e| e.into_inner());
+        shares.get(&dev).copied().unwrap_or(false)
+    }
+
+    /// Whether sharing is to be tried at all.
+    pub(crate) fn wants_share(&self) -> bool {
+        self.reflink != Reflink::Never
+    }
+
+    /// Whether an ordinary user runs this.
+    pub(crate) fn is_user(&self) -> bool {
+        self.euid != 0
+    }
+}
+
+/// The state of a directory at the destination, once made.
+pub(crate) fn made(dir: &Dir) -> Option<&Made> {
+    dir.made.get().and_then(|made| made.as_ref().ok())
+}
+
+fn errno(failure: &Failure) -> i32 {
+    match failure.source.raw_os_error() {
+        // O_DIRECTORY | O_NOFOLLOW on a symlink: what people need to hear is
+        // that something else is in the way.
+        Some(n) if n == Errno::ELOOP as i32 => Errno::ENOTDIR as i32,
+        Some(n) => n,
+        None => Errno::EIO as i32,
+    }
+}
+
+/// A new directory got the ACLs that its parent hands down; they are the
+/// destination's, not the source's, and its own come at the end.
+fn drop_inherited(dir: File) -> io::Result<()> {
+    let place = Place::Open(&dir);
+    for name in ["system.posix_acl_default", "system.posix_acl_access"] {
+        match place.remove(name.as_ref()) {
+            Err(e) if e.raw_os_error() == Some(Errno::ENODATA as i32) => {}
+            Err(e) if xattrs::is_unsupported(&e) => {}
+            other => other?,
+        }
+    }
+    Target::Open(&dir).set_permissions(0o700)
+}
+
+fn is_same_link(dir: &Dir, name: &[u8], parent: &impl AsFd, name_there: &[u8]) -> bool {
+    let Ok(from) = dir.source.root.dir(&dir.relative()) else {
+        return false;
+    };
+    match (
+        special::read_link(&from, name),
+        special::read_link(parent, name_there),
+    ) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// Shared ownership of a directory, for what outlives a listing.
+pub(crate) type DirRef = Arc<Dir>;

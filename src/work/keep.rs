@@ -1,0 +1,150 @@
+//! Entries that are there already: their content stays, their other metadata
+//! is brought up to date.
+//!
+//! An inode with names outside this tree is never changed: where its metadata
+//! differs, the entry becomes a new file instead.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::part::Spot;
+use super::run::{Run, lock};
+use super::write::Near;
+use crate::error::{During, Failure, Op};
+use crate::plan::{Dir, Kind, Listing};
+use crate::report::Outcome;
+use crate::sys::metadata::{Owner, Stat, Target};
+use crate::sys::xattrs::{self, Place, Xattrs};
+
+/// What to do with an entry that is there.
+enum Kept {
+    /// Nothing more.
+    Done(Vec<Failure>),
+    /// It must become an inode of its own.
+    Anew,
+}
+
+/// Looks after one entry of a listing.
+pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near) {
+    let entry = &listing.entries[index as usize];
+    let (dir, name) = (listing.dir(entry), listing.name(entry));
+    let mut stat = Stat::default();
+    let kept = source(dir, name).and_then(|(fd, found)| {
+        stat = found;
+        let xattrs = Place::name(&fd, name)
+            .read()
+            .during(Op::Read, &dir.path_of(name))?;
+        let fd = near.open(run, dir)?;
+        let spot = Spot {
+            run,
+            dir: dir.clone(),
+            fd,
+            name: dir.dest_name(name),
+        };
+        update(&spot, &stat, &xattrs)
+    });
+    match kept {
+        Ok(Kept::Done(failures)) => {
+            run.mark(index);
+            run.finished(dir, name, Outcome::Unchanged, failures);
+            run.led(&stat, dir, name, true);
+        }
+        Ok(Kept::Anew) if entry.kind == Kind::File => super::read::copy_one(run, listing, index),
+        Ok(Kept::Anew) => super::write::make_special(run, listing, index, near),
+        Err(failure) => {
+            run.mark(index);
+            run.entry_failed(failure);
+            run.led(&stat, dir, name, false);
+        }
+    }
+}
+
+fn source(dir: &Arc<Dir>, name: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
+    let path = dir.path_of(name);
+    let fd = dir
+        .source
+        .root
+        .dir(&dir.relative())
+        .during(Op::Stat, &path)?;
+    let stat = Stat::at(&fd, name).during(Op::Stat, &path)?;
+    Ok((fd, stat))
+}
+
+/// Keeps a file whose content was just found equal; `None` where it has to be
+/// made anew.
+pub(crate) fn keep_file(
+    spot: &Spot<'_>,
+    stat: &Stat,
+    xattrs: &Xattrs,
+) -> Result<Option<(Outcome, Vec<Failure>)>, Failure> {
+    match update(spot, stat, xattrs)? {
+        Kept::Done(failures) => Ok(Some((Outcome::Unchanged, failures))),
+        Kept::Anew => Ok(None),
+    }
+}
+
+fn update(spot: &Spot<'_>, stat: &Stat, xattrs: &Xattrs) -> Result<Kept, Failure> {
+    let run = spot.run;
+    let there = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
+    // Something else by now, or equal no more: it is copied after all.
+    let changed = there.kind() != stat.kind()
+        || there.kind() == Kind::File && there.size != stat.size
+        || !run.stands_for(&there, stat);
+    if changed {
+        return Ok(Kept::Anew);
+    }
+    if !spot.claim(&there) {
+        return Err(Failure::because(
+            Op::Create,
+            spot.path(),
+            super::part::TAKEN,
+        ));
+    }
+    let place = Place::name(spot.fd, spot.name);
+    let have = place.read().during(Op::Compare, &spot.path())?;
+    if is_up_to_date(run, stat, xattrs, &there, &have) {
+        note_what_is_not_kept(spot, stat, &there);
+        return Ok(Kept::Done(Vec::new()));
+    }
+    if there.links > names_in_tree(run, stat) {
+        return Ok(Kept::Anew);
+    }
+    let mut failures = spot.set_xattrs(&place, xattrs, false);
+    let target = Target::Name(spot.fd, spot.name);
+    failures.extend(spot.dress(&target, &place, stat, xattrs)?);
+    Ok(Kept::Done(failures))
+}
+
+fn is_up_to_date(run: &Run<'_>, stat: &Stat, xattrs: &Xattrs, there: &Stat, have: &Xattrs) -> bool {
+    let owner = Owner {
+        uid: there.uid == stat.uid,
+        gid: there.gid == stat.gid,
+    };
+    let is_user = run.dest.is_user();
+    let counts = |name: &std::ffi::OsStr| {
+        !xattrs::is_local(name) && !(is_user && xattrs::is_privileged(name))
+    };
+    let want = xattrs.iter().filter(|(name, _)| counts(name));
+    let have = have.iter().filter(|(name, _)| counts(name));
+    (owner.is_kept() || is_user)
+        && (stat.kind() == Kind::Symlink || there.permissions() == owner.permissions(stat))
+        && run.dest.is_same_time(stat.mtime, there.mtime)
+        && want.eq(have)
+}
+
+fn note_what_is_not_kept(spot: &Spot<'_>, stat: &Stat, there: &Stat) {
+    if (there.uid, there.gid) != (stat.uid, stat.gid) {
+        spot.run.note_owner(|| spot.path());
+    }
+    if stat.mtime != there.mtime {
+        spot.run.note_time(|| spot.path());
+    }
+}
+
+/// Names of a source inode in this tree, as far as they are known: those of
+/// the destination's may all be ours.
+fn names_in_tree(run: &Run<'_>, stat: &Stat) -> u64 {
+    lock(&run.leaders)
+        .get(&(stat.dev, stat.ino))
+        .map_or(1, |leader| leader.names)
+}

@@ -1,0 +1,311 @@
+//! Files above [`LARGE_BYTES`](crate::plan::LARGE_BYTES): pieces that any
+//! writer may write, a digest over them in order, and an end.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::budget::Budget;
+use super::part::{Part, Spot};
+use super::run::{Run, lock};
+use super::write::{after_writing, settle};
+use crate::error::{During, Failure, Op};
+use crate::plan::Dir;
+use crate::report::Outcome;
+use crate::sys::metadata::Stat;
+use crate::sys::transfer;
+use crate::sys::xattrs::Xattrs;
+use crate::verify::file as check;
+
+/// A large file on its way.
+#[derive(Debug)]
+pub(crate) struct Large {
+    pub(crate) dir: Arc<Dir>,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) stat: Stat,
+    pub(crate) xattrs: Xattrs,
+    /// The ranges that are data; the rest are holes.
+    pub(crate) ranges: Vec<Range<u64>>,
+    fd: OwnedFd,
+    part: Part,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// None where nothing will be compared with it.
+    hasher: Option<Box<Xxh3>>,
+    hashed_to: u64,
+    /// End of the last piece that was handed out.
+    handed_to: u64,
+    /// Written, but some piece before is not yet hashed: by the end of the
+    /// piece before, its own offset and bytes. What lies between is a hole.
+    early: BTreeMap<u64, (u64, Vec<u8>)>,
+    /// Handed out and not yet done.
+    under_way: usize,
+    failure: Option<Failure>,
+    verdict: Option<Verdict>,
+    is_over: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("hashed_to", &self.hashed_to)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How the reading ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// Everything was read and the file held still.
+    Whole,
+    /// It grew: what was read is a state that it had, but not its last.
+    Prefix(Failure),
+    /// What was read is to be thrown away: it is read again, or failed.
+    Discard,
+}
+
+/// A piece of a large file; the last is empty and brings the verdict.
+pub(crate) struct Chunk {
+    large: Arc<Large>,
+    /// Where the piece before ends.
+    after: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+    verdict: Option<Verdict>,
+}
+
+impl Large {
+    /// Makes the file at the destination.
+    pub(crate) fn begin(
+        run: &Run<'_>,
+        dir: &Arc<Dir>,
+        name: &[u8],
+        stat: Stat,
+        xattrs: Xattrs,
+        ranges: Vec<Range<u64>>,
+    ) -> Result<Large, Failure> {
+        let fd = run.dest.dir(dir)?;
+        let part = {
+            let spot = Spot {
+                run,
+                dir: dir.clone(),
+                fd: &fd,
+                name: dir.dest_name(name),
+            };
+            let part = spot.create(&stat)?;
+            let reserved = ranges
+                .iter()
+                .try_for_each(|range| transfer::reserve(&part.file, range).map(drop));
+            if let Err(failure) = reserved.during(Op::Write, &spot.path()) {
+                part.discard(&spot)?;
+                return Err(failure);
+            }
+            part
+        };
+        let hasher = run.is_verified().then(|| Box::new(Xxh3::new()));
+        let state = State {
+            hasher,
+            ..State::default()
+        };
+        Ok(Large {
+            dir: dir.clone(),
+            name: name.into(),
+            stat,
+            xattrs,
+            ranges,
+            fd,
+            part,
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// The file being written, for copies inside the kernel.
+    pub(crate) fn file(&self) -> &std::fs::File {
+        &self.part.file
+    }
+
+    /// Hands out a piece.
+    pub(crate) fn chunk(self: &Arc<Self>, offset: u64, bytes: Vec<u8>) -> Chunk {
+        let mut state = lock(&self.state);
+        state.under_way += 1;
+        let after = state.handed_to;
+        state.handed_to = offset + bytes.len() as u64;
+        drop(state);
+        Chunk {
+            large: self.clone(),
+            after,
+            offset,
+            bytes,
+            verdict: None,
+        }
+    }
+
+    /// Hands out the end.
+    pub(crate) fn end(self: &Arc<Self>, verdict: Verdict) -> Chunk {
+        lock(&self.state).under_way += 1;
+        Chunk {
+            large: self.clone(),
+            after: 0,
+            offset: 0,
+            bytes: Vec::new(),
+            verdict: Some(verdict),
+        }
+    }
+
+    /// Waits until the file is finished or discarded.
+    pub(crate) fn wait(&self) {
+        let mut state = lock(&self.state);
+        while !state.is_over {
+            state = self.ended.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+
+    /// Whether writing it has failed already: reading on would be for nothing.
+    pub(crate) fn has_failed(&self) -> bool {
+        lock(&self.state).failure.is_some()
+    }
+
+    fn spot<'a>(&'a self, run: &'a Run<'a>) -> Spot<'a> {
+        Spot {
+            run,
+            dir: self.dir.clone(),
+            fd: &self.fd,
+            name: self.dir.dest_name(&self.name),
+        }
+    }
+}
+
+/// Writes a piece; whoever does the last one finishes the file.
+pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
+    let Chunk {
+        large,
+        after,
+        offset,
+        bytes,
+        verdict,
+    } = chunk;
+    let written = if bytes.is_empty() || large.has_failed() {
+        Ok(())
+    } else {
+        large.part.file.write_all_at(&bytes, offset)
+    };
+    let mut state = lock(&large.state);
+    match written.during(Op::Write, &large.spot(run).path()) {
+        Ok(()) if bytes.is_empty() => {}
+        Ok(()) => hash(&mut state, budget, after, (offset, bytes)),
+        Err(failure) => {
+            budget.give(bytes);
+            state.failure.get_or_insert(failure);
+        }
+    }
+    state.verdict = verdict.or(state.verdict.take());
+    state.under_way -= 1;
+    if state.under_way > 0 || state.verdict.is_none() {
+        return;
+    }
+    let ended = (state.verdict.take(), state.failure.take());
+    let digest = state.hasher.take().map(|mut hasher| {
+        hash_zeros(&mut hasher, large.stat.size - state.hashed_to);
+        hasher.digest128()
+    });
+    for (_, (_, bytes)) in std::mem::take(&mut state.early) {
+        budget.give(bytes);
+    }
+    drop(state);
+    finish(run, budget, &large, ended, digest);
+    lock(&large.state).is_over = true;
+    large.ended.notify_all();
+}
+
+/// Takes a written piece into the digest when its turn comes.
+fn hash(state: &mut State, budget: &Budget, after: u64, piece: (u64, Vec<u8>)) {
+    let Some(hasher) = &mut state.hasher else {
+        budget.give(piece.1);
+        return;
+    };
+    state.early.insert(after, piece);
+    while let Some((offset, bytes)) = state.early.remove(&state.hashed_to) {
+        hash_zeros(hasher, offset - state.hashed_to);
+        hasher.update(&bytes);
+        state.hashed_to = offset + bytes.len() as u64;
+        budget.give(bytes);
+    }
+}
+
+/// A hole reads as zeros.
+pub(crate) fn hash_zeros(hasher: &mut Xxh3, mut len: u64) {
+    static ZEROS: [u8; 65536] = [0; 65536];
+    while len > 0 {
+        let some = len.min(ZEROS.len() as u64);
+        #[allow(clippy::cast_possible_truncation)]
+        hasher.update(&ZEROS[..some as usize]);
+        len -= some;
+    }
+}
+
+fn finish(
+    run: &Run<'_>,
+    budget: &Budget,
+    large: &Large,
+    ended: (Option<Verdict>, Option<Failure>),
+    digest: Option<u128>,
+) {
+    let spot = large.spot(run);
+    let written = match ended {
+        (_, Some(failure)) => large.part.discard(&spot).and(Err(failure)),
+        (Some(Verdict::Whole), None) => complete(&spot, budget, large, digest),
+        (Some(Verdict::Prefix(flaw)), None) => {
+            complete(&spot, budget, large, digest).map(|(outcome, mut failures)| {
+                failures.push(flaw);
+                (outcome, failures)
+            })
+        }
+        // Its reader counts it, when it has read it again or given up.
+        (_, None) => {
+            if let Err(failure) = large.part.discard(&spot) {
+                run.failed(failure);
+            }
+            return;
+        }
+    };
+    settle(run, &large.dir, &large.name, &large.stat, written, None);
+}
+
+fn complete(
+    spot: &Spot<'_>,
+    budget: &Budget,
+    large: &Large,
+    digest: Option<u128>,
+) -> Result<(Outcome, Vec<Failure>), Failure> {
+    let size = large.stat.size;
+    let is_sparse = large.ranges.iter().map(|r| r.end - r.start).sum::<u64>() < size;
+    if is_sparse
+        && let Err(failure) = large
+            .part
+            .file
+            .set_len(size)
+            .during(Op::Write, &spot.path())
+    {
+        large.part.discard(spot)?;
+        return Err(failure);
+    }
+    let failures = large.part.finish(spot, &large.stat, &large.xattrs)?;
+    let expect = check::Expect {
+        stat: &large.stat,
+        xattrs: &large.xattrs,
+        size,
+        digest,
+        ranges: is_sparse.then_some(&large.ranges),
+        file: Some(&large.part.file),
+    };
+    after_writing(spot, &expect, failures, &mut budget.scratch())
+}

@@ -1,0 +1,395 @@
+//! A file of the destination while it is being written.
+//!
+//! A new name is created exclusively and private; its mode and mtime come when
+//! it is complete, so that a killed run leaves nothing that a later one takes
+//! for finished. An existing name keeps its old content until the new file,
+//! which has no name until then (O_TMPFILE), is renamed over it: never is an
+//! existing inode written to, for other names may share it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use super::dest::made;
+use super::run::{Run, lock};
+use crate::error::{During, Failure, Op};
+use crate::plan::{Dir, Kind};
+use crate::sys::metadata::{Owner, Stat, Target};
+use crate::sys::special;
+use crate::sys::xattrs::{self, Place, Xattrs};
+
+/// A name in an opened directory of the destination.
+pub(crate) struct Spot<'a> {
+    pub(crate) run: &'a Run<'a>,
+    pub(crate) dir: Arc<Dir>,
+    pub(crate) fd: &'a OwnedFd,
+    pub(crate) name: &'a [u8],
+}
+
+/// How a part gets its name.
+#[derive(Debug)]
+enum Naming {
+    /// It has it already.
+    Named,
+    /// It has none yet, and replaces what is there.
+    Nameless,
+    /// It has a temporary one, and replaces what is there.
+    Temporary(String),
+}
+
+/// A file under way.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) file: File,
+    naming: Naming,
+}
+
+static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
+
+/// A name of our own, short whatever the file's name, in a directory where it
+/// is created exclusively: a file that happens to be called so is never taken
+/// for ours.
+fn temporary_name() -> String {
+    format!(
+        ".haul-{}-{}",
+        std::process::id(),
+        TEMPORARIES.fetch_add(1, Relaxed)
+    )
+}
+
+impl Spot<'_> {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.dest_path_of(&self.run.dest.path, self.name)
+    }
+
+    fn is_fresh(&self) -> bool {
+        made(&self.dir).is_some_and(|made| made.fresh)
+    }
+
+    /// Whether what is made here may have got attributes from its directory.
+    fn hands_down_acl(&self) -> bool {
+        made(&self.dir).is_some_and(|made| made.hands_down_acl)
+    }
+
+    /// Looks at what may be replaced by an entry like `stat`; tells what must
+    /// not be: a directory, the source itself, another entry of this tree.
+    pub(crate) fn replaceable(&self, stat: &Stat) -> Result<Option<Stat>, Failure> {
+        let there = match Stat::at(self.fd, self.name) {
+            Ok(there) => there,
+            Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => return Ok(None),
+            Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
+        };
+        let refuse = |why: &str| Err(Failure::because(Op::Create, self.path(), why));
+        if there.kind() == Kind::Dir {
+            return Err(Failure::new(Op::Create, self.path(), Errno::EISDIR.into()));
+        }
+        if there.is_same_inode(stat) {
+            return refuse("it is the source itself: the same file");
+        }
+        if self.is_fresh() || self.is_taken(&there) {
+            return refuse(TAKEN);
+        }
+        Ok(Some(there))
+    }
+
+    fn is_taken(&self, there: &Stat) -> bool {
+        made(&self.dir)
+            .and_then(|made| made.taken.as_ref())
+            .is_some_and(|taken| lock(taken).contains(&there.ino))
+    }
+
+    /// Remembers, where two entries could get one name, that this inode is an
+    /// entry's; `false` where it is another's already.
+    pub(crate) fn claim(&self, stat: &Stat) -> bool {
+        let taken = made(&self.dir).and_then(|made| made.taken.as_ref());
+        taken.is_none_or(|taken| lock(taken).insert(stat.ino))
+    }
+
+    /// Remembers what was just made here.
+    pub(crate) fn take(&self, stat: &Stat) {
+        self.claim(stat);
+    }
+
+    /// The same without having looked at it.
+    pub(crate) fn take_new(&self) {
+        if made(&self.dir).is_some_and(|made| made.taken.is_some())
+            && let Ok(stat) = Stat::at(self.fd, self.name)
+        {
+            self.take(&stat);
+        }
+    }
+
+    /// Begins a file. A name that is there already stays as it is for now.
+    pub(crate) fn create(&self, stat: &Stat) -> Result<Part, Failure> {
+        match self.create_named(self.name) {
+            Ok(file) => {
+                return Ok(Part {
+                    file,
+                    naming: Naming::Named,
+                });
+            }
+            Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
+        }
+        if self.replaceable(stat)?.is_none() {
+            // It went away in between.
+            let file = self
+                .create_named(self.name)
+                .during(Op::Create, &self.path())?;
+            return Ok(Part {
+                file,
+                naming: Naming::Named,
+            });
+        }
+        let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+        match openat(self.fd, ".", flags, PRIVATE) {
+            Ok(fd) => {
+                return Ok(Part {
+                    file: fd.into(),
+                    naming: Naming::Nameless,
+                });
+            }
+            Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL | Errno::ENOENT) => {}
+            Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
+        }
+        loop {
+            let name = temporary_name();
+            match self.create_named(name.as_bytes()) {
+                Ok(file) => {
+                    return Ok(Part {
+                        file,
+                        naming: Naming::Temporary(name),
+                    });
+                }
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
+            }
+        }
+    }
+
+    fn create_named(&self, name: &[u8]) -> nix::Result<File> {
+        let flags =
+            OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        openat(self.fd, name, flags, PRIVATE).map(File::from)
+    }
+
+    /// Makes something that is not a regular file by `make`, under a temporary
+    /// name where the name is taken; then gives it metadata and its name.
+    pub(crate) fn make(
+        &self,
+        stat: &Stat,
+        xattrs: &Xattrs,
+        make: impl Fn(&[u8]) -> io::Result<()>,
+    ) -> Result<Vec<Failure>, Failure> {
+        match make(self.name) {
+            Ok(()) => return self.dress_name(self.name, stat, xattrs),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
+        }
+        self.replaceable(stat)?;
+        let name = loop {
+            let name = temporary_name();
+            match make(name.as_bytes()) {
+                Ok(()) => break name,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
+            }
+        };
+        let dressed = self
+            .dress_name(name.as_bytes(), stat, xattrs)
+            .and_then(|failures| {
+                renameat(self.fd, name.as_str(), self.fd, self.name)
+                    .during(Op::Rename, &self.path())?;
+                Ok(failures)
+            });
+        if dressed.is_err() {
+            self.remove(&name)?;
+        }
+        dressed
+    }
+
+    fn dress_name(
+        &self,
+        name: &[u8],
+        stat: &Stat,
+        xattrs: &Xattrs,
+    ) -> Result<Vec<Failure>, Failure> {
+        let place = Place::name(self.fd, name);
+        self.dress(&Target::Name(self.fd, name), &place, stat, xattrs)
+    }
+
+    /// Makes a hard link to `leader` under this name, in place of what is
+    /// there.
+    pub(crate) fn link(&self, leader: impl AsFd, leader_name: &[u8]) -> io::Result<()> {
+        match linkat(&leader, leader_name, self.fd, self.name, AtFlags::empty()) {
+            Err(Errno::EEXIST) => {}
+            other => return Ok(other?),
+        }
+        loop {
+            let name = temporary_name();
+            match linkat(
+                &leader,
+                leader_name,
+                self.fd,
+                name.as_str(),
+                AtFlags::empty(),
+            ) {
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(()) => {
+                    if let Err(errno) = renameat(self.fd, name.as_str(), self.fd, self.name) {
+                        unlinkat(self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+                        return Err(errno.into());
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Failure> {
+        unlinkat(self.fd, name, UnlinkatFlags::NoRemoveDir).during(Op::Remove, &self.path())
+    }
+
+    /// Gives metadata to what is complete, in the only order that works: the
+    /// owner first, since changing it clears setuid bits and capabilities;
+    /// then attributes, mode, and times last.
+    ///
+    /// What cannot be set is told and does not keep the rest from being set.
+    pub(crate) fn dress<Fd: AsFd>(
+        &self,
+        target: &Target<'_, Fd>,
+        place: &Place<'_>,
+        stat: &Stat,
+        xattrs: &Xattrs,
+    ) -> Result<Vec<Failure>, Failure> {
+        let mut failures = Vec::new();
+        let step = |e: io::Error| Failure::new(Op::SetMetadata, self.path(), e);
+        let have = target.stat().map_err(step)?;
+        let owner = target.set_owner(stat, &have).unwrap_or_else(|e| {
+            failures.push(step(e));
+            Owner {
+                uid: have.uid == stat.uid,
+                gid: have.gid == stat.gid,
+            }
+        });
+        if !owner.is_kept() && failures.is_empty() {
+            if self.run.dest.is_user() {
+                self.run.note_owner(|| self.path());
+            } else {
+                failures.push(step(Errno::EPERM.into()));
+            }
+        }
+        if !xattrs.is_empty() || self.hands_down_acl() {
+            failures.extend(self.set_xattrs(place, xattrs, !self.hands_down_acl()));
+        }
+        if stat.kind() != Kind::Symlink
+            && let Err(e) = target.set_permissions(owner.permissions(stat))
+        {
+            failures.push(step(e));
+        }
+        if let Err(e) = target.set_times(stat.atime, stat.mtime) {
+            failures.push(step(e));
+        }
+        Ok(failures)
+    }
+
+    /// Makes attributes equal; those that only root may set are noted.
+    pub(crate) fn set_xattrs(&self, place: &Place<'_>, want: &Xattrs, fresh: bool) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        for (name, error) in place.make_equal(want, fresh) {
+            let denied = error.raw_os_error() == Some(Errno::EPERM as i32);
+            if denied && self.run.dest.is_user() && xattrs::is_privileged(&name) {
+                self.run.note_xattr(|| self.path());
+                continue;
+            }
+            let failure = Failure::new(Op::SetMetadata, self.path(), error);
+            failures.push(failure.detail(name.to_string_lossy()));
+        }
+        failures
+    }
+}
+
+pub(super) const TAKEN: &str =
+    "another entry has this name here already (two sources, or a destination that ignores case)";
+
+const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+
+impl Part {
+    /// Gives a complete file its metadata and its name.
+    pub(crate) fn finish(
+        &self,
+        spot: &Spot<'_>,
+        stat: &Stat,
+        xattrs: &Xattrs,
+    ) -> Result<Vec<Failure>, Failure> {
+        let dressed = spot.dress(
+            &Target::Open(&self.file),
+            &Place::Open(&self.file),
+            stat,
+            xattrs,
+        );
+        let named = dressed.and_then(|failures| self.publish(spot).map(|()| failures));
+        if named.is_err() {
+            self.discard(spot)?;
+        }
+        named
+    }
+
+    fn publish(&self, spot: &Spot<'_>) -> Result<(), Failure> {
+        let rename = |name: &str| {
+            renameat(spot.fd, name, spot.fd, spot.name).during(Op::Rename, &spot.path())
+        };
+        match &self.naming {
+            Naming::Named => Ok(()),
+            Naming::Temporary(name) => rename(name),
+            Naming::Nameless => {
+                let name = self.name_it(spot).during(Op::Create, &spot.path())?;
+                rename(&name).inspect_err(|_| {
+                    // The rename's failure is what is told; a second one of
+                    // the same directory would add nothing.
+                    unlinkat(spot.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)
+                        .unwrap_or_default();
+                })
+            }
+        }
+    }
+
+    fn name_it(&self, spot: &Spot<'_>) -> io::Result<String> {
+        let from = special::proc_path(&self.file);
+        loop {
+            let name = temporary_name();
+            let flags = AtFlags::AT_SYMLINK_FOLLOW;
+            match linkat(AT_FDCWD, from.as_path(), spot.fd, name.as_str(), flags) {
+                Ok(()) => return Ok(name),
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Removes what was not finished. A name that meanwhile means something
+    /// else is left alone.
+    pub(crate) fn discard(&self, spot: &Spot<'_>) -> Result<(), Failure> {
+        let name = match &self.naming {
+            Naming::Nameless => return Ok(()),
+            Naming::Named => spot.name,
+            Naming::Temporary(name) => name.as_bytes(),
+        };
+        let ours = Stat::of(&self.file).during(Op::Remove, &spot.path())?;
+        match Stat::at(spot.fd, name) {
+            Ok(there) if there.is_same_inode(&ours) => {
+                unlinkat(spot.fd, name, UnlinkatFlags::NoRemoveDir).during(Op::Remove, &spot.path())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Files that travel in pieces.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::small::{ATTEMPTS, read_at, will_not_hold_still};
+use super::{Reader, WINDOW_BYTES, Work};
+use crate::error::{During, Failure, Op};
+use crate::plan::bundle::BUNDLE_BYTES;
+use crate::sys::metadata::Stat;
+use crate::sys::xattrs::Place;
+use crate::sys::{advise, transfer};
+use crate::work::large::{Large, Verdict};
+
+/// Bytes in one piece.
+const CHUNK_BYTES: usize = BUNDLE_BYTES;
+
+impl Reader<'_, '_> {
+    /// Reads a large file in pieces, again if it changes meanwhile.
+    pub(super) fn large(
+        &mut self,
+        entry: u32,
+        file: &Arc<File>,
+        first: Stat,
+    ) -> Result<(), Failure> {
+        let path = self.path(entry);
+        let mut stat = first;
+        for attempt in 1..=ATTEMPTS {
+            let large = self.begin(entry, file, stat)?;
+            // Only the last attempt needs to know what exactly it has read.
+            let mut seen = (attempt == ATTEMPTS).then(Xxh3::new);
+            let read = self.pieces(file, &large, seen.as_mut());
+            let now = Stat::of(file).during(Op::Stat, &path)?;
+            let whole = match read {
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+                Err(e) => {
+                    self.end(&large, Verdict::Discard);
+                    return Err(Failure::new(Op::Read, path, e));
+                }
+                Ok(()) => true,
+            };
+            if self.run.is_interrupted() && !large.has_failed() {
+                self.end(&large, Verdict::Discard);
+                return Ok(());
+            }
+            if whole && stat.held_still(&now) {
+                self.run.mark(entry);
+                self.end(&large, Verdict::Whole);
+                return Ok(());
+            }
+            if large.has_failed() {
+                self.run.mark(entry);
+                self.end(&large, Verdict::Discard);
+                return Ok(());
+            }
+            if stat.held_still(&now) {
+                self.end(&large, Verdict::Discard);
+                let e =
+                    io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size says");
+                return Err(Failure::new(Op::Read, path, e));
+            }
+            if let Some(seen) = seen {
+                let grew = whole && now.size >= stat.size;
+                if grew && begins_with(file, stat.size, seen.digest128()).during(Op::Read, &path)? {
+                    self.run.mark(entry);
+                    let flaw = Failure::because(Op::Read, path, will_not_hold_still(true));
+                    self.end(&large, Verdict::Prefix(flaw));
+                    return Ok(());
+                }
+            }
+            self.end(&large, Verdict::Discard);
+            // Its name must be free before it is made again.
+            large.wait();
+            stat = now;
+        }
+        Err(Failure::because(Op::Read, path, will_not_hold_still(false)))
+    }
+
+    /// Hands on a large file that is in memory already.
+    pub(super) fn large_from(
+        &mut self,
+        entry: u32,
+        file: &Arc<File>,
+        stat: Stat,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        let now = Stat::of(file).during(Op::Stat, &self.path(entry))?;
+        if !stat.held_still(&now) {
+            return self.large(entry, file, now);
+        }
+        let large = self.begin(entry, file, stat)?;
+        for range in large.ranges.clone() {
+            #[allow(clippy::cast_possible_truncation)]
+            let data = &bytes[range.start as usize..range.end as usize];
+            for (i, piece) in (0u64..).zip(data.chunks(CHUNK_BYTES)) {
+                let mut buffer = self.budget.take();
+                buffer.extend_from_slice(piece);
+                let chunk = large.chunk(range.start + i * CHUNK_BYTES as u64, buffer);
+                (self.sink)(Work::Chunk(chunk));
+            }
+        }
+        self.run.mark(entry);
+        self.end(&large, Verdict::Whole);
+        Ok(())
+    }
+
+    fn end(&mut self, large: &Arc<Large>, verdict: Verdict) {
+        (self.sink)(Work::Chunk(large.end(verdict)));
+    }
+
+    fn begin(&self, entry: u32, file: &File, stat: Stat) -> Result<Arc<Large>, Failure> {
+        let it = &self.listing.entries[entry as usize];
+        let path = self.path(entry);
+        let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
+        let ranges = ranges(file, &stat).during(Op::Read, &path)?;
+        let (dir, name) = (self.listing.dir(it), self.listing.name(it));
+        Large::begin(self.run, dir, name, stat, xattrs, ranges).map(Arc::new)
+    }
+
+    /// Reads all data ranges and hands them on.
+    fn pieces(
+        &mut self,
+        file: &File,
+        large: &Arc<Large>,
+        mut seen: Option<&mut Xxh3>,
+    ) -> io::Result<()> {
+        let mut hashed_to = 0;
+        for range in large.ranges.clone() {
+            let mut at = range.start;
+            while at < range.end {
+                if self.run.is_stopped() || large.has_failed() {
+                    return Ok(());
+                }
+                #[allow(clippy::cast_possible_truncation)]
+                let want = (range.end - at).min(CHUNK_BYTES as u64) as usize;
+                advise::will_need(file, at + want as u64, WINDOW_BYTES.min(range.end - at));
+                let mut buffer = self.budget.take();
+                buffer.resize(want, 0);
+                if let Err(e) = read_exact(file, &mut buffer, at) {
+                    self.budget.give(buffer);
+                    return Err(e);
+                }
+                self.run.counters.read_bytes.fetch_add(want as u64, Relaxed);
+                if let Some(seen) = &mut seen {
+                    crate::work::large::hash_zeros(seen, at - hashed_to);
+                    seen.update(&buffer);
+                    hashed_to = at + want as u64;
+                }
+                if self.budget.drop_behind {
+                    advise::drop_cached(file, at, want as u64);
+                }
+                (self.sink)(Work::Chunk(large.chunk(at, buffer)));
+                at += want as u64;
+            }
+        }
+        if let Some(seen) = seen {
+            crate::work::large::hash_zeros(seen, large.stat.size - hashed_to);
+        }
+        Ok(())
+    }
+}
+
+fn read_exact(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match read_at(file, &mut buffer[done..], offset + done as u64)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => done += n,
+        }
+    }
+    Ok(())
+}
+
+/// The ranges to read as data. What the kernel calls a hole is believed where
+/// the allocated blocks agree: no more of them than the data needs. Where
+/// there are more (blocks reserved and never written, or a filesystem that
+/// says hole and means data), the holes are read as well, and only zeros in
+/// whole blocks are left out.
+fn ranges(file: &File, stat: &Stat) -> io::Result<Vec<Range<u64>>> {
+    let said = transfer::data_ranges(file, stat.size)?;
+    let block = u64::from(stat.block.max(4096));
+    let data: u64 = said
+        .iter()
+        .map(|r| (r.end - r.start).next_multiple_of(block))
+        .sum();
+    let is_whole = said == [0..stat.size];
+    // Extent trees and attribute blocks count as allocated too.
+    if is_whole || stat.allocated <= data + data / 64 + (64 << 10) {
+        return Ok(said);
+    }
+    let mut believed: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    for range in said
+        .into_iter()
+        .chain(std::iter::once(stat.size..stat.size))
+    {
+        not_zero(file, at..range.start, &mut believed)?;
+        push(&mut believed, range.clone());
+        at = range.end;
+    }
+    Ok(believed)
+}
+
+/// Adds the blocks of a supposed hole that are not zeros after all.
+fn not_zero(file: &File, hole: Range<u64>, out: &mut Vec<Range<u64>>) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = hole.start;
+    while at < hole.end {
+        #[allow(clippy::cast_possible_truncation)]
+        let want = (hole.end - at).min(buffer.len() as u64) as usize;
+        let n = read_at(file, &mut buffer[..want], at)?;
+        if n == 0 {
+            return Ok(());
+        }
+        for (i, block) in (0u64..).zip(buffer[..n].chunks(4096)) {
+            if block.iter().any(|&b| b != 0) {
+                let from = at + i * 4096;
+                push(out, from..from + block.len() as u64);
+            }
+        }
+        at += n as u64;
+    }
+    Ok(())
+}
+
+fn push(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ if range.is_empty() => {}
+        _ => ranges.push(range),
+    }
+}
+
+/// Whether the file's first `len` bytes have this digest.
+fn begins_with(file: &File, len: u64, digest: u128) -> io::Result<bool> {
+    let mut hasher = Xxh3::new();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    while at < len {
+        #[allow(clippy::cast_possible_truncation)]
+        let want = (len - at).min(buffer.len() as u64) as usize;
+        match read_at(file, &mut buffer[..want], at)? {
+            0 => return Ok(false),
+            n => {
+                hasher.update(&buffer[..n]);
+                at += n as u64;
+            }
+        }
+    }
+    Ok(hasher.digest128() == digest)
+}
