@@ -11,12 +11,12 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use crate::error::{During, Failure, Op};
-use crate::job::Verify;
 use crate::plan::{Dir, Kind, Listing};
 use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::Place;
 use crate::verify::file as check;
+use crate::work::keep::is_up_to_date;
 use crate::work::part::Spot;
 use crate::work::read;
 use crate::work::run::{Follower, Leader, Run, lock};
@@ -147,6 +147,10 @@ fn copy_instead(run: &Run<'_>, follower: &Follower) -> Option<Leader> {
 pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
     // Parents come before children in the list.
     for dir in dirs.iter().rev().filter(|dir| dir.is_entry()) {
+        if run.is_stopped() && dir.made.get().is_none() {
+            run.not_reached_path(dir.dest_path_of(&run.dest.path, b""));
+            continue;
+        }
         match directory(run, dir) {
             Ok((outcome, failures)) => {
                 run.finished(dir, b"", outcome, failures);
@@ -158,14 +162,6 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
 
 fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), Failure> {
     let path = dir.dest_path_of(&run.dest.path, b"");
-    if run.is_stopped() && dir.made.get().is_none() {
-        let why = if run.is_full() {
-            Errno::ENOSPC
-        } else {
-            Errno::EINTR
-        };
-        return Err(Failure::new(Op::Create, path, why.into()));
-    }
     run.dest.dir(dir)?;
     let is_fresh = crate::work::dest::made(dir).is_some_and(|made| made.fresh);
     let fd = run
@@ -182,9 +178,14 @@ fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), F
         name: b"",
     };
     let place = Place::Open(&file);
-    let mut failures = spot.set_xattrs(&place, &dir.xattrs, is_fresh);
-    failures.extend(spot.dress(&Target::Open(&file), &place, &dir.stat, &Vec::new())?);
-    if run.options.verify != Verify::None && failures.is_empty() {
+    let there = Stat::of(&file).during(Op::Compare, &path)?;
+    let have = place.read().during(Op::Compare, &path)?;
+    let mut failures = Vec::new();
+    // What is right already keeps its ctime.
+    if !is_up_to_date(run, &dir.stat, &dir.xattrs, &there, &have) {
+        failures = spot.dress(&Target::Open(&file), &place, &dir.stat, &dir.xattrs, is_fresh)?;
+    }
+    if run.is_verified() && failures.is_empty() {
         let have = Stat::of(&file).during(Op::Compare, &path)?;
         check::compare_stat(
             &spot,
@@ -193,7 +194,9 @@ fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), F
             &mut failures,
         );
     }
-    let outcome = if is_fresh {
+    let outcome = if dir.is_incomplete {
+        Outcome::Failed
+    } else if is_fresh {
         Outcome::Copied
     } else {
         Outcome::Unchanged

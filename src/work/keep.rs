@@ -109,13 +109,19 @@ fn update(spot: &Spot<'_>, stat: &Stat, xattrs: &Xattrs) -> Result<Kept, Failure
     if there.links > names_in_tree(run, stat) {
         return Ok(Kept::Anew);
     }
-    let mut failures = spot.set_xattrs(&place, xattrs, false);
     let target = Target::Name(spot.fd, spot.name);
-    failures.extend(spot.dress(&target, &place, stat, xattrs)?);
+    let failures = spot.dress(&target, &place, stat, xattrs, false)?;
     Ok(Kept::Done(failures))
 }
 
-fn is_up_to_date(run: &Run<'_>, stat: &Stat, xattrs: &Xattrs, there: &Stat, have: &Xattrs) -> bool {
+/// Whether an entry's metadata is what it should be, as far as it can be.
+pub(crate) fn is_up_to_date(
+    run: &Run<'_>,
+    stat: &Stat,
+    xattrs: &Xattrs,
+    there: &Stat,
+    have: &Xattrs,
+) -> bool {
     let owner = Owner {
         uid: there.uid == stat.uid,
         gid: there.gid == stat.gid,

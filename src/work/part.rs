@@ -223,7 +223,8 @@ impl Spot<'_> {
         xattrs: &Xattrs,
     ) -> Result<Vec<Failure>, Failure> {
         let place = Place::name(self.fd, name);
-        self.dress(&Target::Name(self.fd, name), &place, stat, xattrs)
+        let clean = !self.hands_down_acl();
+        self.dress(&Target::Name(self.fd, name), &place, stat, xattrs, clean)
     }
 
     /// Makes a hard link to `leader` under this name, in place of what is
@@ -263,13 +264,15 @@ impl Spot<'_> {
     /// owner first, since changing it clears setuid bits and capabilities;
     /// then attributes, mode, and times last.
     ///
-    /// What cannot be set is told and does not keep the rest from being set.
+    /// `clean`: there are surely no attributes yet that would have to go. What
+    /// cannot be set is told and does not keep the rest from being set.
     pub(crate) fn dress<Fd: AsFd>(
         &self,
         target: &Target<'_, Fd>,
         place: &Place<'_>,
         stat: &Stat,
         xattrs: &Xattrs,
+        clean: bool,
     ) -> Result<Vec<Failure>, Failure> {
         let mut failures = Vec::new();
         let step = |e: io::Error| Failure::new(Op::SetMetadata, self.path(), e);
@@ -288,8 +291,8 @@ impl Spot<'_> {
                 failures.push(step(Errno::EPERM.into()));
             }
         }
-        if !xattrs.is_empty() || self.hands_down_acl() {
-            failures.extend(self.set_xattrs(place, xattrs, !self.hands_down_acl()));
+        if !xattrs.is_empty() || !clean {
+            failures.extend(self.set_xattrs(place, xattrs, clean));
         }
         if stat.kind() != Kind::Symlink
             && let Err(e) = target.set_permissions(owner.permissions(stat))
@@ -303,9 +306,9 @@ impl Spot<'_> {
     }
 
     /// Makes attributes equal; those that only root may set are noted.
-    pub(crate) fn set_xattrs(&self, place: &Place<'_>, want: &Xattrs, fresh: bool) -> Vec<Failure> {
+    fn set_xattrs(&self, place: &Place<'_>, want: &Xattrs, clean: bool) -> Vec<Failure> {
         let mut failures = Vec::new();
-        for (name, error) in place.make_equal(want, fresh) {
+        for (name, error) in place.make_equal(want, clean) {
             let denied = error.raw_os_error() == Some(Errno::EPERM as i32);
             if denied && self.run.dest.is_user() && xattrs::is_privileged(&name) {
                 self.run.note_xattr(|| self.path());
@@ -336,6 +339,7 @@ impl Part {
             &Place::Open(&self.file),
             stat,
             xattrs,
+            !spot.hands_down_acl(),
         );
         let named = dressed.and_then(|failures| self.publish(spot).map(|()| failures));
         if named.is_err() {
