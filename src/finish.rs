@@ -183,7 +183,13 @@ fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), F
     let mut failures = Vec::new();
     // What is right already keeps its ctime.
     if !is_up_to_date(run, &dir.stat, &dir.xattrs, &there, &have) {
-        failures = spot.dress(&Target::Open(&file), &place, &dir.stat, &dir.xattrs, is_fresh)?;
+        failures = spot.dress(
+            &Target::Open(&file),
+            &place,
+            &dir.stat,
+            &dir.xattrs,
+            is_fresh,
+        )?;
     }
     if run.is_verified() && failures.is_empty() {
         let have = Stat::of(&file).during(Op::Compare, &path)?;

@@ -192,7 +192,8 @@ fn streamed(
     let memory = budget::bytes(job.options.memory, memory::available_bytes());
     let dest = ends.make_dest(&job.options)?.meeting_of(ends.starts.len());
     let threads = writers(&job.options);
-    let budget = Budget::new(memory, threads, false);
+    let mut budget = Budget::new(memory, threads, false);
+    budget.in_kernel = true;
     let run = Run::new(&dest, &job.options, counters, stop, 0);
     let scan = scan(Some(&dest), &job.options, choices, counters, stop);
     let pool = rayon::ThreadPoolBuilder::new()

@@ -1,4 +1,71 @@
-//! haul copies trees.
+//! haul copies large trees once, in the order in which the disk holds them, and
+//! proves the copy.
+//!
+//! # The flow
+//!
+//! ```text
+//! sources ─ scan ─▶ order ─▶ Plan
+//! Plan ─ read (one ascending sweep a disk, a window of files ahead)
+//!      ─▶ bundles and pieces ─▶ write (a pool) ─▶ look, or read back
+//!      ─▶ finish (links, directories) ─▶ flush ─▶ read back from the medium ─▶ Report
+//! ```
+//!
+//! [`run`] takes a [`Job`] through it and gives a [`Report`]; [`plan()`] stops at
+//! the [`Plan`](plan::Plan) and writes nothing; [`verify_trees`] compares two
+//! trees that are there. A program watches the [`Counters`] meanwhile.
+//!
+//! Where a disk does not seek there is no plan and no barrier: every thread
+//! lists, reads and writes a directory by itself, through the same writing,
+//! verifying and counting. That way is taken only where what is in use on the
+//! sources' filesystems surely fits the destination, since nothing may be
+//! written before that is known.
+//!
+//! # What always holds
+//!
+//! - Every entry found has one [`Outcome`], so found = copied + unchanged +
+//!   linked + failed. Whatever is not exact is a [`Failure`] with path, step and
+//!   the kernel's error; one failure never stops the others.
+//! - An existing inode is never written to. A new name is made exclusively and
+//!   private, and gets its mode and mtime when it is complete.
+//! - No symlink is followed below a source's or the destination's root.
+//! - A file is copied as it was at one moment: if it changes while it is read it
+//!   is read again, and named if it will not hold still.
+//! - FIEMAP orders reads and decides nothing else; what is a hole is asked of
+//!   SEEK_DATA, and believed only where the bytes or the allocation agree.
+//! - Content on its way takes a bounded number of buffers, however large files
+//!   are.
+//!
+//! # Who may use whom
+//!
+//! ```text
+//! cli (binary)   the public API only
+//! job            all stages: it alone knows the whole flow
+//! finish verify  work's spot and run, plan's types, sys
+//! work           plan's types, verify::file, sys
+//! plan           sys; scan asks work::dest what the destination has
+//! sys            nix, libc, std: decides nothing, prints nothing
+//! ```
+//!
+//! `order` and `bundle` do no I/O. The library prints nothing and reads no
+//! environment. `unsafe` is allowed under `sys` alone.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::atomic::AtomicBool;
+//! # let dir = tempfile::tempdir()?;
+//! # std::fs::create_dir(dir.path().join("photos"))?;
+//! # std::fs::write(dir.path().join("photos/1.jpg"), "x")?;
+//! let job = haul::Job {
+//!     sources: vec![dir.path().join("photos")],
+//!     dest: dir.path().join("backup"),
+//!     options: haul::Options::default(),
+//! };
+//! let report = haul::run(&job, &haul::Counters::default(), &AtomicBool::new(false))?;
+//! assert_eq!((report.copied, report.failed), (2, 0));
+//! assert_eq!(report.verified_files, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod error;

@@ -94,8 +94,12 @@ pub(crate) struct Made {
     /// Where two entries could get one name (names that differ in case are one,
     /// or several sources meet here): the inodes that this run has made or kept
     /// here, so that no entry takes another's place.
-    pub(crate) taken: Option<Arc<Mutex<HashSet<u64>>>>,
+    pub(crate) taken: Option<Taken>,
 }
+
+/// Inode numbers, shared by the directories of several sources that are one at
+/// the destination.
+pub(crate) type Taken = Arc<Mutex<HashSet<u64>>>;
 
 /// What the destination held under a directory's name at the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -271,8 +271,11 @@ fn look(path: &Path) -> Result<Argument<'_>, Error> {
     })
 }
 
+/// The destination's root, and the name of a single file in it.
+type Landing = (PathBuf, Option<Box<[u8]>>);
+
 /// Where the destination's root is, and the name that a single file gets.
-fn landing(arguments: &[Argument<'_>], dest: &Path) -> Result<(PathBuf, Option<Box<[u8]>>), Error> {
+fn landing(arguments: &[Argument<'_>], dest: &Path) -> Result<Landing, Error> {
     let wants_dir = dest.as_os_str().as_bytes().ends_with(b"/");
     let is_dir = match fs::metadata(dest) {
         Ok(found) => Some(found.is_dir()),

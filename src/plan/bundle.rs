@@ -206,7 +206,7 @@ mod tests {
             uid: 3_000_000_000,
             ..stat(-1, 250_000_000)
         };
-        let attrs = vec![("user.k".into(), b"v\n\0".to_vec())];
+        let attrs = vec![("user.k".into(), b"v\0\xff=".to_vec())];
         add(&mut bundle, &long, huge, attrs, &[b'x'; 1025]);
         let mut archive = tar::Archive::new(&bundle.bytes[..]);
         let mut entries = archive.entries().unwrap();
@@ -237,7 +237,7 @@ mod tests {
             (b"path", &long),
             (b"mtime", b"-0.75"),
             (b"uid", b"3000000000"),
-            (b"SCHILY.xattr.user.k", b"v\n\0"),
+            (b"SCHILY.xattr.user.k", b"v\0\xff="),
         ];
         assert_eq!(records.len(), want.len());
         for ((key, value), (want_key, want_value)) in records.iter().zip(want) {

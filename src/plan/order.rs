@@ -5,7 +5,7 @@
 //! Where more such files overlap than the window can hold half-read, those
 //! that came late wait for a further sweep.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Entry, Extents, Kind, Read, WHOLE};
 
@@ -54,6 +54,8 @@ fn one_sweep(
 ) -> Vec<Read> {
     let mut half_read: HashMap<u32, usize> = HashMap::new();
     let mut half_read_bytes = 0;
+    // A file waits with all of its extents, or with none.
+    let mut late: HashSet<u32> = HashSet::new();
     let mut later = Vec::new();
     for read in waiting {
         if read.part == WHOLE {
@@ -63,7 +65,9 @@ fn one_sweep(
         let size = entries[read.entry as usize].size;
         if !half_read.contains_key(&read.entry) {
             let is_first = half_read.is_empty();
-            if half_read_bytes + size > window_bytes && !is_first {
+            let is_late = late.contains(&read.entry);
+            if is_late || (half_read_bytes + size > window_bytes && !is_first) {
+                late.insert(read.entry);
                 later.push(read);
                 continue;
             }
@@ -235,6 +239,8 @@ mod tests {
     }
 
     proptest! {
+        // A failure prints its input; it is not written into the tree.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn every_byte_is_read_once_and_each_sweep_ascends(
             shapes in prop::collection::vec(prop::collection::vec((0u64..5000, 1u64..50), 0..6), 0..40),

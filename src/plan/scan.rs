@@ -103,7 +103,6 @@ impl Scan<'_> {
                 });
             }
         });
-        drop(chunks);
         let (mut extents, placed, failed) = found.into_inner().unwrap_or_else(|e| e.into_inner());
         for (index, list) in placed {
             // `push` has refused more entries than an u32 counts.

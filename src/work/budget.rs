@@ -3,11 +3,11 @@
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::plan::LARGE_BYTES;
 use crate::plan::bundle::BUNDLE_BYTES;
 
-/// A buffer holds a bundle and the file that filled it.
-pub(crate) const BUFFER_BYTES: usize = BUNDLE_BYTES + LARGE_BYTES as usize + 64 * 1024;
+/// A buffer holds a bundle, and the small file (up to 1 MiB) and headers that
+/// took it past its measure.
+pub(crate) const BUFFER_BYTES: usize = BUNDLE_BYTES + (1 << 20) + 64 * 1024;
 
 /// By default a quarter of what is free, but not more than this: beyond it a
 /// longer queue has not made any tree faster.
@@ -21,6 +21,9 @@ const BUFFERS_PER_READER: usize = 4;
 pub(crate) struct Budget {
     full_tx: Sender<Vec<u8>>,
     free_rx: Receiver<Vec<u8>>,
+    /// Whether the kernel may copy large files by itself where nobody needs to
+    /// see the bytes. Not in a sweep, whose reader must not wait for writes.
+    pub(crate) in_kernel: bool,
     /// Whether what was read should leave the page cache again.
     pub(crate) drop_behind: bool,
 }
@@ -48,6 +51,7 @@ impl Budget {
         Budget {
             full_tx,
             free_rx,
+            in_kernel: false,
             drop_behind,
         }
     }

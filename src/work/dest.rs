@@ -1,7 +1,7 @@
 //! The destination's tree: its directories, made and opened below the root and
 //! nowhere else, and the comparison of an entry with what is there.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use crate::error::{During, Failure, Op};
 use crate::job::Reflink;
-use crate::plan::{Dir, Kind, Made, There};
+use crate::plan::{Dir, Kind, Made, Taken, There};
 use crate::sys::beneath::Root;
 use crate::sys::metadata::{Stat, Target, Time};
 use crate::sys::times::Limits;
@@ -37,7 +37,7 @@ pub(crate) struct Dest {
     /// Whether several sources may meet in one directory.
     meet: bool,
     /// See [`Made::taken`]; by directory, since several sources' may be one.
-    taken: Mutex<HashMap<(u64, u64), Arc<Mutex<HashSet<u64>>>>>,
+    taken: Mutex<HashMap<(u64, u64), Taken>>,
 }
 
 /// What the destination has under an entry's name.
@@ -166,7 +166,7 @@ impl Dest {
             .during(Op::Create, &path())
     }
 
-    fn taken(&self, stat: &Stat) -> Arc<Mutex<HashSet<u64>>> {
+    fn taken(&self, stat: &Stat) -> Taken {
         let mut taken = self.taken.lock().unwrap_or_else(|e| e.into_inner());
         taken.entry((stat.dev, stat.ino)).or_default().clone()
     }

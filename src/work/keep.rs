@@ -128,7 +128,7 @@ pub(crate) fn is_up_to_date(
     };
     let is_user = run.dest.is_user();
     let counts = |name: &std::ffi::OsStr| {
-        !xattrs::is_local(name) && !(is_user && xattrs::is_privileged(name))
+        !(xattrs::is_local(name) || is_user && xattrs::is_privileged(name))
     };
     let want = xattrs.iter().filter(|(name, _)| counts(name));
     let have = have.iter().filter(|(name, _)| counts(name));

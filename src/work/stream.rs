@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use crossbeam_channel::bounded;
 use rayon::Scope;
 
 use super::budget::Budget;
@@ -223,13 +224,41 @@ impl Stream<'_> {
                 let entry = &listing.entries[index as usize];
                 self.run
                     .not_reached(listing.dir(entry), listing.name(entry));
+            } else if stat.size > PIPED_BYTES {
+                self.read_piped(listing, index, &Arc::new(file), stat);
             } else {
                 reader.opened(index, &Arc::new(file), stat);
             }
         }
         reader.flush();
     }
+
+    /// A file that is worth a thread of its own for the writing, so that it is
+    /// read meanwhile.
+    fn read_piped(&self, listing: &Listing, index: u32, file: &Arc<File>, stat: Stat) {
+        let (work_tx, work_rx) = bounded(PIPED_PIECES);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for work in work_rx {
+                    write::work(self.run, listing, self.budget, work);
+                }
+            });
+            let mut sink = |work| {
+                work_tx.send(work).expect("the writer outlives the reader");
+            };
+            let mut reader = Reader::new(self.run, listing, self.budget, &mut sink);
+            reader.opened(index, file, stat);
+            reader.flush();
+            drop(work_tx);
+        });
+    }
 }
+
+/// Files above this are read and written by two threads.
+const PIPED_BYTES: u64 = 16 << 20;
+
+/// Pieces between the two: one that is written, one that waits.
+const PIPED_PIECES: usize = 2;
 
 /// Files that are open at once in a thread, before they are read.
 const FILES_AHEAD: usize = 8;
