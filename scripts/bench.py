@@ -308,10 +308,13 @@ class Bench:
         if not shutil.which(tool.program, path=self.env["PATH"]):
             return None
         try:
-            out = run(*shlex.split(tool.version), env=self.env, stderr=subprocess.STDOUT, cwd="/")
-            return out.splitlines()[0].strip()
-        except (subprocess.CalledProcessError, OSError, IndexError) as error:
-            return None if name == "haul" else f"unknown ({error})"
+            # fcp ends with 1 after printing its version.
+            out = run(*shlex.split(tool.version), env=self.env, stderr=subprocess.STDOUT, cwd="/",
+                      check=False)
+            first = out.splitlines()[0].strip()
+            return first if name in first else f"{name} {first}"
+        except (OSError, IndexError):
+            return None
 
     def session(self, name, suite, source):
         """What has to be known to believe, or repeat, the runs that follow."""
@@ -329,6 +332,9 @@ class Bench:
             versions=self.versions, tree=source.tree, filesystem=suite.fs or "ext4 in memory",
             haul_options=suite.haul_options, runs=self.args.runs,
         )
+        if self.versions.get("haul"):
+            # The commit is the checkout's; this says whether two sessions ran the same binary.
+            record["haul_sha1"] = hashlib.sha1(self.haul.read_bytes()).hexdigest()
         if isinstance(source, ColdSource):
             record["disk"] = source.parameters()
         return record
