@@ -19,7 +19,7 @@ use std::thread;
 
 use haul::{Counters, Error, Job, Report};
 use nix::sys::stat::{Mode, umask};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use args::{Request, Show, Verb};
@@ -129,6 +129,9 @@ fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
+    // A limit on file sizes (ulimit -f) is then an error of the file that is too
+    // large, instead of the end of the process.
+    flag::register(SIGXFSZ, Arc::default())?;
     Ok(stop)
 }
 

@@ -163,7 +163,7 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
 fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), Failure> {
     let path = dir.dest_path_of(&run.dest.path, b"");
     run.dest.dir(dir)?;
-    let is_fresh = crate::work::dest::made(dir).is_some_and(|made| made.fresh);
+    let is_fresh = crate::dest::made(dir).is_some_and(|made| made.fresh);
     let fd = run
         .dest
         .root

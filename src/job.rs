@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
+use crate::dest::Dest;
 use crate::error::{During, Error, Op};
 use crate::finish;
 use crate::plan::choose::Choices;
@@ -14,7 +15,6 @@ use crate::report::{Counters, Report};
 use crate::sys::{memory, mounts};
 use crate::verify;
 use crate::work::budget::{self, Budget};
-use crate::work::dest::Dest;
 use crate::work::run::{Follower, Leader, Run, lock};
 use crate::work::{self, stream};
 
@@ -206,7 +206,7 @@ fn streamed(
 }
 
 /// Links, directories, and the proof.
-fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::work::dest::DirRef]) -> Report {
+fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> Report {
     run.counters.enter("finish");
     finish::links(run);
     finish::directories(run, dirs);

@@ -41,8 +41,9 @@
 //! cli (binary)   the public API only
 //! job            all stages: it alone knows the whole flow
 //! finish verify  work's spot and run, plan's types, sys
-//! work           plan's types, verify::file, sys
-//! plan           sys; scan asks work::dest what the destination has
+//! work           plan's types, dest, verify::file, sys
+//! dest           plan's types, sys
+//! plan           sys; scan asks dest what is there
 //! sys            nix, libc, std: decides nothing, prints nothing
 //! ```
 //!
@@ -68,6 +69,7 @@
 //! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod dest;
 mod error;
 mod finish;
 mod job;

@@ -1,8 +1,8 @@
 //! What will be copied, from where, in which order: a value that can be
 //! printed, inspected and executed.
 //!
-//! [`scan`] lists the sources and compares them with the destination, [`order`]
-//! sorts the reads of each disk by their place on it, [`bundle`] groups small
+//! `scan` lists the sources and compares them with the destination, `order`
+//! sorts the reads of each disk by their place on it, `bundle` groups small
 //! neighbours. The last two are pure. Nothing here writes.
 
 pub(crate) mod bundle;

@@ -49,7 +49,7 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// Regular files among the copied.
     pub copied_files: AtomicU64,
-    /// Bytes of content that arrived, holes not counted.
+    /// Apparent bytes of the copied files.
     pub copied_bytes: AtomicU64,
     /// Bytes read from sources.
     pub read_bytes: AtomicU64,
@@ -136,7 +136,7 @@ pub struct Report {
     pub failed: u64,
     /// Regular files among the copied.
     pub copied_files: u64,
-    /// Bytes of content copied (holes not counted, reflinks not counted).
+    /// Apparent bytes of the copied files.
     pub copied_bytes: u64,
     /// Bytes read from the sources.
     pub read_bytes: u64,

@@ -6,7 +6,6 @@
 //! writing, verifying and counting.
 
 pub(crate) mod budget;
-pub(crate) mod dest;
 pub(crate) mod keep;
 pub(crate) mod large;
 pub(crate) mod part;

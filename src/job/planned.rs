@@ -1,7 +1,6 @@
 //! From a scan to a plan, and what a plan knows before anything is read.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Follower, Leader, Order, Plan, Run, Scan, Start, lock};
 use crate::plan::choose::Choice;
@@ -72,7 +71,6 @@ pub(super) fn account_for_failures(run: &Run<'_>, plan: &mut Plan) {
                 .count(Outcome::Failed, || plan.listing.path(entry));
         }
     }
-    run.counters.found_files.fetch_add(0, Relaxed);
 }
 
 /// Files whose extents can be shared are not read.

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 
 use super::choose::Choices;
 use super::{Action, Entry, Extents, Kind, Listing, Source};
+use crate::dest::Dest;
 use crate::error::Failure;
 use crate::report::Counters;
-use crate::work::dest::Dest;
 
 /// A source argument, and the one entry that it is if it is not a directory.
 #[derive(Clone, Debug)]

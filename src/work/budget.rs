@@ -63,13 +63,6 @@ impl Budget {
             .expect("the budget holds its own sender")
     }
 
-    /// Memory for reading back what was written; not part of what goes round,
-    /// so that a writer never waits for another.
-    #[allow(clippy::unused_self)]
-    pub(crate) fn scratch(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
     /// Gives a buffer back.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         buffer.clear();

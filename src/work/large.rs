@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -50,7 +51,16 @@ struct State {
     under_way: usize,
     failure: Option<Failure>,
     verdict: Option<Verdict>,
-    is_over: bool,
+    is_over: Option<Over>,
+}
+
+/// What became of a file at its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// It is counted.
+    Counted,
+    /// It is thrown away, to be read again.
+    Again,
 }
 
 impl std::fmt::Debug for State {
@@ -68,8 +78,12 @@ pub(crate) enum Verdict {
     Whole,
     /// It grew: what was read is a state that it had, but not its last.
     Prefix(Failure),
-    /// What was read is to be thrown away: it is read again, or failed.
-    Discard,
+    /// It could not be read.
+    Failed(Failure),
+    /// The job was stopped.
+    NotReached,
+    /// It changed, to this; what was read is thrown away and read again.
+    Again(Stat),
 }
 
 /// A piece of a large file; the last is empty and brings the verdict.
@@ -161,12 +175,19 @@ impl Large {
         }
     }
 
-    /// Waits until the file is finished or discarded.
-    pub(crate) fn wait(&self) {
+    /// Waits until what was read is thrown away; `false` where that ended in a
+    /// failure, which is counted.
+    pub(crate) fn wait(&self) -> bool {
         let mut state = lock(&self.state);
-        while !state.is_over {
+        while state.is_over.is_none() {
             state = self.ended.wait(state).unwrap_or_else(|e| e.into_inner());
         }
+        state.is_over == Some(Over::Again)
+    }
+
+    /// Its path at the destination.
+    pub(crate) fn path(&self, run: &Run<'_>) -> PathBuf {
+        self.spot(run).path()
     }
 
     /// Whether writing it has failed already: reading on would be for nothing.
@@ -221,8 +242,8 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         budget.give(bytes);
     }
     drop(state);
-    finish(run, budget, &large, ended, digest);
-    lock(&large.state).is_over = true;
+    let over = finish(run, &large, ended, digest);
+    lock(&large.state).is_over = Some(over);
     large.ended.notify_all();
 }
 
@@ -252,37 +273,42 @@ pub(crate) fn hash_zeros(hasher: &mut Xxh3, mut len: u64) {
     }
 }
 
+/// Ends a file as its reader judged it, unless writing it failed.
 fn finish(
     run: &Run<'_>,
-    budget: &Budget,
     large: &Large,
     ended: (Option<Verdict>, Option<Failure>),
     digest: Option<u128>,
-) {
+) -> Over {
     let spot = large.spot(run);
+    let discard = || large.part.discard(&spot);
     let written = match ended {
-        (_, Some(failure)) => large.part.discard(&spot).and(Err(failure)),
-        (Some(Verdict::Whole), None) => complete(&spot, budget, large, digest),
+        (_, Some(failure)) | (Some(Verdict::Failed(failure)), None) => discard().and(Err(failure)),
+        (Some(Verdict::Whole), None) => complete(&spot, large, digest),
         (Some(Verdict::Prefix(flaw)), None) => {
-            complete(&spot, budget, large, digest).map(|(outcome, mut failures)| {
+            complete(&spot, large, digest).map(|(outcome, mut failures)| {
                 failures.push(flaw);
                 (outcome, failures)
             })
         }
-        // Its reader counts it, when it has read it again or given up.
-        (_, None) => {
-            if let Err(failure) = large.part.discard(&spot) {
-                run.failed(failure);
+        (Some(Verdict::Again(_)), None) => match discard() {
+            Ok(()) => return Over::Again,
+            Err(failure) => Err(failure),
+        },
+        (Some(Verdict::NotReached) | None, None) => match discard() {
+            Ok(()) => {
+                run.not_reached(&large.dir, &large.name);
+                return Over::Counted;
             }
-            return;
-        }
+            Err(failure) => Err(failure),
+        },
     };
     settle(run, &large.dir, &large.name, &large.stat, written, None);
+    Over::Counted
 }
 
 fn complete(
     spot: &Spot<'_>,
-    budget: &Budget,
     large: &Large,
     digest: Option<u128>,
 ) -> Result<(Outcome, Vec<Failure>), Failure> {
@@ -307,5 +333,5 @@ fn complete(
         ranges: is_sparse.then_some(&large.ranges),
         file: Some(&large.part.file),
     };
-    after_writing(spot, &expect, failures, &mut budget.scratch())
+    after_writing(spot, &expect, failures, &mut Vec::new())
 }

@@ -18,8 +18,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::dest::made;
 use super::run::{Run, lock};
+use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind};
 use crate::sys::metadata::{Owner, Stat, Target};

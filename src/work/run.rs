@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 
-use super::dest::Dest;
+use crate::dest::Dest;
 use crate::error::{Failure, Op};
 use crate::job::{Options, Verify};
 use crate::plan::{Dir, Entry, Listing};

@@ -56,12 +56,16 @@ pub(crate) fn write_bundle(run: &Run<'_>, listing: &Listing, budget: &Budget, bu
     let Bundle { bytes, mut members } = bundle;
     members.sort_by_key(|m| listing.entries[m.entry as usize].dir);
     let mut near = Near::default();
-    let mut scratch = budget.scratch();
+    let mut scratch = Vec::new();
     for member in members {
         let entry = &listing.entries[member.entry as usize];
         let dir = listing.dir(entry);
         let name = listing.name(entry);
         run.mark(member.entry);
+        if run.is_full() {
+            run.not_reached(dir, name);
+            continue;
+        }
         let written = near.open(run, dir).and_then(|fd| {
             let spot = Spot {
                 run,

@@ -3,19 +3,26 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nix::errno::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::small::{ATTEMPTS, read_at, will_not_hold_still};
 use super::{Reader, WINDOW_BYTES, Work};
 use crate::error::{During, Failure, Op};
+use crate::plan::Kind;
 use crate::plan::bundle::BUNDLE_BYTES;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
-use crate::sys::{advise, transfer};
-use crate::work::large::{Large, Verdict};
+use crate::sys::{advise, beneath, transfer};
+use crate::verify::file::read_digest;
+use crate::work::keep;
+use crate::work::large::{Large, Verdict, hash_zeros};
+use crate::work::write::Near;
 
 /// Bytes in one piece.
 const CHUNK_BYTES: usize = BUNDLE_BYTES;
@@ -28,57 +35,89 @@ impl Reader<'_, '_> {
         file: &Arc<File>,
         first: Stat,
     ) -> Result<(), Failure> {
-        let path = self.path(entry);
+        if self.run.options.checksum && self.is_there_already(entry, file, &first)? {
+            keep::keep(self.run, self.listing, entry, &mut Near::default());
+            return Ok(());
+        }
         let mut stat = first;
         for attempt in 1..=ATTEMPTS {
             let large = self.begin(entry, file, stat)?;
-            // Only the last attempt needs to know what exactly it has read.
-            let mut seen = (attempt == ATTEMPTS).then(Xxh3::new);
-            let read = self.pieces(file, &large, seen.as_mut());
-            let now = Stat::of(file).during(Op::Stat, &path)?;
-            let whole = match read {
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
-                Err(e) => {
-                    self.end(&large, Verdict::Discard);
-                    return Err(Failure::new(Op::Read, path, e));
-                }
-                Ok(()) => true,
+            self.run.mark(entry);
+            let verdict = self.attempt(entry, file, &large, attempt == ATTEMPTS);
+            let changed = match &verdict {
+                Verdict::Again(now) => Some(*now),
+                _ => None,
             };
-            if self.run.is_interrupted() && !large.has_failed() {
-                self.end(&large, Verdict::Discard);
-                return Ok(());
+            self.end(&large, verdict);
+            match changed {
+                // Its name must be free before it is made again.
+                Some(now) if large.wait() => stat = now,
+                _ => return Ok(()),
             }
-            if whole && stat.held_still(&now) {
-                self.run.mark(entry);
-                self.end(&large, Verdict::Whole);
-                return Ok(());
-            }
-            if large.has_failed() {
-                self.run.mark(entry);
-                self.end(&large, Verdict::Discard);
-                return Ok(());
-            }
-            if stat.held_still(&now) {
-                self.end(&large, Verdict::Discard);
-                let e =
-                    io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size says");
-                return Err(Failure::new(Op::Read, path, e));
-            }
-            if let Some(seen) = seen {
-                let grew = whole && now.size >= stat.size;
-                if grew && begins_with(file, stat.size, seen.digest128()).during(Op::Read, &path)? {
-                    self.run.mark(entry);
-                    let flaw = Failure::because(Op::Read, path, will_not_hold_still(true));
-                    self.end(&large, Verdict::Prefix(flaw));
-                    return Ok(());
-                }
-            }
-            self.end(&large, Verdict::Discard);
-            // Its name must be free before it is made again.
-            large.wait();
-            stat = now;
         }
-        Err(Failure::because(Op::Read, path, will_not_hold_still(false)))
+        unreachable!("the last attempt has another verdict")
+    }
+
+    /// Reads it once, and judges what was read.
+    fn attempt(&mut self, entry: u32, file: &File, large: &Arc<Large>, last: bool) -> Verdict {
+        let path = self.path(entry);
+        // Only the last attempt needs to know what exactly it has read.
+        let mut seen = last.then(Xxh3::new);
+        let whole = match self.pieces(&path, file, large, seen.as_mut()) {
+            Ok(Pieces::All) => true,
+            Ok(Pieces::Short) => false,
+            Ok(Pieces::Stopped) => return Verdict::NotReached,
+            Err(failure) => return Verdict::Failed(failure),
+        };
+        let stat = &large.stat;
+        let now = match Stat::of(file).during(Op::Stat, &path) {
+            Ok(now) => now,
+            Err(failure) => return Verdict::Failed(failure),
+        };
+        if stat.held_still(&now) {
+            if whole {
+                return Verdict::Whole;
+            }
+            let e = io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size says");
+            return Verdict::Failed(Failure::new(Op::Read, path, e));
+        }
+        let Some(seen) = seen else {
+            return Verdict::Again(now);
+        };
+        let grew = whole && now.size >= stat.size;
+        match grew.then(|| begins_with(file, stat.size, seen.digest128())) {
+            Some(Ok(true)) => {
+                Verdict::Prefix(Failure::because(Op::Read, path, will_not_hold_still(true)))
+            }
+            Some(Err(e)) => Verdict::Failed(Failure::new(Op::Read, path, e)),
+            Some(Ok(false)) | None => {
+                Verdict::Failed(Failure::because(Op::Read, path, will_not_hold_still(false)))
+            }
+        }
+    }
+
+    /// With --checksum: whether the destination has this very content.
+    fn is_there_already(&self, entry: u32, file: &File, stat: &Stat) -> Result<bool, Failure> {
+        let it = &self.listing.entries[entry as usize];
+        let (dir, name) = (self.listing.dir(it), self.listing.name(it));
+        let fd = self.run.dest.dir(dir)?;
+        let name = dir.dest_name(name);
+        // Whatever goes wrong in this look, the file is simply copied.
+        let Ok(there) = Stat::at(&fd, name) else {
+            return Ok(false);
+        };
+        if there.kind() != Kind::File
+            || there.is_same_inode(stat)
+            || !self.run.dest.is_same_content_by_stat(stat, &there)
+        {
+            return Ok(false);
+        }
+        let mut scratch = Vec::new();
+        let ours =
+            read_digest(file, stat.size, &mut scratch).during(Op::Read, &self.path(entry))?;
+        let theirs = beneath::open_file(fd.as_fd(), name)
+            .and_then(|there| read_digest(&there, stat.size, &mut scratch));
+        Ok(theirs.is_ok_and(|theirs| theirs == ours))
     }
 
     /// Hands on a large file that is in memory already.
@@ -125,33 +164,35 @@ impl Reader<'_, '_> {
     /// Reads all data ranges and hands them on.
     fn pieces(
         &mut self,
+        path: &Path,
         file: &File,
         large: &Arc<Large>,
         mut seen: Option<&mut Xxh3>,
-    ) -> io::Result<()> {
+    ) -> Result<Pieces, Failure> {
         let unseen = self.budget.in_kernel && !self.run.is_verified() && seen.is_none();
-        if unseen && self.in_kernel(file, large)? {
-            return Ok(());
+        if unseen && let Some(pieces) = self.in_kernel(file, large)? {
+            return Ok(pieces);
         }
         let mut hashed_to = 0;
         for range in large.ranges.clone() {
             let mut at = range.start;
             while at < range.end {
                 if self.run.is_stopped() || large.has_failed() {
-                    return Ok(());
+                    return Ok(Pieces::Stopped);
                 }
                 #[allow(clippy::cast_possible_truncation)]
                 let want = (range.end - at).min(CHUNK_BYTES as u64) as usize;
                 advise::will_need(file, at + want as u64, WINDOW_BYTES.min(range.end - at));
                 let mut buffer = self.budget.take();
                 buffer.resize(want, 0);
-                if let Err(e) = read_exact(file, &mut buffer, at) {
+                let read = read_exact(file, &mut buffer, at);
+                if !matches!(read, Ok(true)) {
                     self.budget.give(buffer);
-                    return Err(e);
+                    return read.map(|_| Pieces::Short).during(Op::Read, path);
                 }
                 self.run.counters.read_bytes.fetch_add(want as u64, Relaxed);
                 if let Some(seen) = &mut seen {
-                    crate::work::large::hash_zeros(seen, at - hashed_to);
+                    hash_zeros(seen, at - hashed_to);
                     seen.update(&buffer);
                     hashed_to = at + want as u64;
                 }
@@ -163,46 +204,58 @@ impl Reader<'_, '_> {
             }
         }
         if let Some(seen) = seen {
-            crate::work::large::hash_zeros(seen, large.stat.size - hashed_to);
+            hash_zeros(seen, large.stat.size - hashed_to);
         }
-        Ok(())
+        Ok(Pieces::All)
     }
-}
 
-impl Reader<'_, '_> {
-    /// Lets the kernel copy all data ranges (copy_file_range(2)); `false` where
+    /// Lets the kernel copy all data ranges (copy_file_range(2)); `None` where
     /// it cannot between these two files.
-    fn in_kernel(&self, file: &File, large: &Large) -> io::Result<bool> {
+    fn in_kernel(&self, file: &File, large: &Large) -> Result<Option<Pieces>, Failure> {
         for range in &large.ranges {
             let mut at = range.start;
             while at < range.end {
                 if self.run.is_stopped() {
-                    return Ok(true);
+                    return Ok(Some(Pieces::Stopped));
                 }
                 let want = (range.end - at).min(WINDOW_BYTES);
-                match transfer::copy_range(file, large.file(), at, want)? {
-                    None => return Ok(false),
-                    Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Some(n) => {
+                match transfer::copy_range(file, large.file(), at, want) {
+                    Ok(None) => return Ok(None),
+                    Ok(Some(0)) => return Ok(Some(Pieces::Short)),
+                    Ok(Some(n)) => {
                         self.run.counters.read_bytes.fetch_add(n, Relaxed);
                         at += n;
                     }
+                    // One call does both: the plain way tells which end it is.
+                    Err(e) if e.raw_os_error() == Some(Errno::EIO as i32) => return Ok(None),
+                    Err(e) => return Err(Failure::new(Op::Write, large.path(self.run), e)),
                 }
             }
         }
-        Ok(true)
+        Ok(Some(Pieces::All))
     }
 }
 
-fn read_exact(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+/// How far the reading of a large file came.
+enum Pieces {
+    /// To its end.
+    All,
+    /// It ended before its size.
+    Short,
+    /// The job was stopped, or writing it failed.
+    Stopped,
+}
+
+/// Fills the buffer; `false` where the file ends before.
+fn read_exact(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
     let mut done = 0;
     while done < buffer.len() {
         match read_at(file, &mut buffer[done..], offset + done as u64)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => return Ok(false),
             n => done += n,
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The ranges to read as data. What the kernel calls a hole is believed where
