@@ -412,7 +412,7 @@ fn a_tree_over_tmpfs_overlay_and_disk_arrives() {
         let dst = scratch.path(order);
         let ran = Haul::new().arg(order).copy(src.root(), &dst).run();
         ran.ok();
-        assert!(ran.stderr.lines().count() < 20, "a flood: {}", ran.words());
+        assert!(ran.said().lines().count() < 20, "a flood: {}", ran.words());
         assert_same(src.root(), &dst);
     }
 }

@@ -387,7 +387,7 @@ fn a_limit_too_low_for_anything_is_an_error_not_a_part_of_the_tree() {
         assert_same(src.root(), &scratch.dst());
     } else {
         ran.exits(&[11, 23]);
-        assert!(!ran.stderr.is_empty());
+        assert!(!ran.said().is_empty());
     }
 }
 

@@ -6,14 +6,15 @@
 
 mod common;
 
-use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use common::extents::{Extent, extents, physical};
 use common::probe::succeeds;
 use common::random::Random;
 use common::trace::{Call, traced};
+use common::tree::bytes_of;
 use common::{Ability, Haul, Scratch, Tree, assert_same, can};
 
 const CALLS: &str = "openat,openat2,lseek,read,pread64,readv,preadv,preadv2,copy_file_range,\
@@ -44,12 +45,8 @@ fn aged(scratch: &Scratch, kind: &str) -> Tree {
         let len = 1 + random.below(30_000) as usize;
         tree.random(format!("d{}/f{number:03}", number % 8), number, len);
         match count {
-            60 => {
-                tree.random("d3/fragmented", 1000, 3_000_000);
-            }
-            150 => {
-                tree.random("fragmented too", 1001, 2_000_003);
-            }
+            60 => interleaved(&tree, ["d3/fragmented", "d3/its twin"], 3_000_000),
+            150 => interleaved(&tree, ["fragmented too", "d5/its twin"], 2_000_003),
             _ => {}
         }
     }
@@ -66,6 +63,26 @@ fn aged(scratch: &Scratch, kind: &str) -> Tree {
     tree
 }
 
+/// Two files that take turns on the disk, 64 KiB at a time.
+fn interleaved(tree: &Tree, names: [&str; 2], len: usize) {
+    let files = names.map(|name| {
+        // The size is known from the start: nothing is allocated beyond the end in advance.
+        tree.sparse(name, len as u64, &[]);
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(tree.path(name))
+            .expect("open")
+    });
+    let bytes = bytes_of(len as u64, len);
+    for (index, piece) in bytes.chunks(65_536).enumerate() {
+        for file in &files {
+            file.write_all_at(piece, index as u64 * 65_536)
+                .expect("write");
+            file.sync_data().expect("sync");
+        }
+    }
+}
+
 fn sync(root: &Path) {
     succeeds("sync", &["-f", root.to_str().expect("UTF-8")]).expect("sync");
 }
@@ -75,6 +92,8 @@ fn sync(root: &Path) {
 struct Access {
     path: PathBuf,
     offset: u64,
+    /// Bytes read, or asked for in advance; 0 there means up to the end.
+    len: u64,
     advance: bool,
 }
 
@@ -118,9 +137,14 @@ fn accesses(calls: &[Call], below: &Path) -> Vec<Access> {
             "fadvise64" | "readahead" => call.number(1).expect("an offset"),
             other => panic!("{other} was not expected: {}", call.args),
         };
+        let len = match call.name.as_str() {
+            "fadvise64" | "readahead" => call.number(2).expect("a length"),
+            _ => result as u64,
+        };
         found.push(Access {
             path,
             offset,
+            len,
             advance,
         });
     }
@@ -264,31 +288,51 @@ fn advice_comes_before_the_read_and_not_far_ahead() {
         return;
     }
     let scratch = Scratch::new();
-    let src = aged(&scratch, "ext4");
+    let disk = scratch.ext4("disk", 400);
+    let src = Tree::new(disk.join("src"));
+    for index in 0..4000 {
+        src.file(format!("small/{index}"), b"x");
+    }
+    for index in 0..120 {
+        src.random(format!("middle/{index}"), index, 1 << 20);
+    }
+    sync(&disk);
     let haul = Haul::new()
-        .args(["--order=physical", "--reflink=never", "--memory=4M"])
+        .args(["--order=physical", "--verify=none"])
         .copy(src.root(), &scratch.dst());
     let (ran, calls) = traced(&scratch, &haul, CALLS);
     ran.ok();
-    let mut ahead: i64 = 0;
-    let mut most = 0;
-    let mut advised = std::collections::BTreeSet::new();
+    let (mut files, mut bytes) = (0_i64, 0_i64);
+    let (mut most_files, mut most_bytes) = (0, 0);
+    let mut advised = BTreeSet::new();
     for access in accesses(&calls, src.root()) {
+        let size = std::fs::metadata(&access.path).expect("stat").len();
         if access.advance {
-            advised.insert((access.path.clone(), access.offset));
-            ahead += 1;
-            most = most.max(ahead);
-        } else if access.offset == 0 {
+            let first = advised.insert(access.path.clone());
+            files += i64::from(first);
+            bytes += if access.len == 0 {
+                size
+            } else {
+                access.len.min(size)
+            } as i64;
+            most_files = most_files.max(files);
+            most_bytes = most_bytes.max(bytes);
+        } else {
             assert!(
-                advised.contains(&(access.path.clone(), 0)),
+                advised.contains(&access.path),
                 "no advice for {:?}",
                 access.path
             );
-            ahead -= 1;
+            files -= i64::from(access.offset + access.len == size);
+            bytes -= access.len as i64;
         }
     }
-    assert!(most > 1, "no window at all");
-    assert!(most < 240, "the window had no bounds: {most} files");
+    assert!(
+        most_files > 8 && most_bytes > 1 << 20,
+        "no window: {most_files} files, {most_bytes} bytes"
+    );
+    assert!(most_files < 3000, "{most_files} files ahead");
+    assert!(most_bytes < 64 << 20, "{most_bytes} bytes ahead");
 }
 
 #[test]

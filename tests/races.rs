@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::run::while_running;
 use common::snapshot::Snapshot;
+use common::trace::slowing;
 use common::tree::bytes_of;
-use common::{Scratch, Tree, assert_same, copy, haul};
+use common::{Ability, Haul, Scratch, Tree, assert_same, can, copy, haul};
 
 const ROUNDS: usize = 4;
 
@@ -353,4 +354,41 @@ fn a_missing_source_is_an_error_and_makes_nothing() {
         !scratch.dst().exists(),
         "one source of two is missing: nothing is begun"
     );
+}
+
+#[test]
+fn files_that_vanish_between_scan_and_reading_are_24() {
+    // The scan is over when the destination appears; opening is slowed down, so that most files
+    // are still to be read when half of them go.
+    if !can(&[Ability::Strace]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let src = scratch.src();
+    for index in 0..400 {
+        src.random(format!("n{index}"), index, 50_000);
+    }
+    let dst = scratch.dst();
+    let haul = Haul::new()
+        .args(["--order=physical", "--threads=1", "--memory=16M"])
+        .copy(src.root(), &dst);
+    let mut running = haul.under(slowing("openat,openat2", 4)).start();
+    assert!(running.until(|| dst.join("n0").exists() || names_if_any(&dst) > 0));
+    for index in (1..400).step_by(2) {
+        fs::remove_file(src.path(format!("n{index}"))).expect("remove");
+    }
+    let ran = running.wait();
+    ran.exits(&[24]);
+    assert!(ran.figure("failed") > 0);
+    for index in (0..400).step_by(2) {
+        let have = fs::read(dst.join(format!("n{index}"))).expect("neighbour");
+        assert!(have == bytes_of(index, 50_000), "n{index}");
+    }
+    for error in ran.of_type("error") {
+        assert_eq!(error["errno"], 2, "{error}");
+    }
+}
+
+fn names_if_any(dir: &std::path::Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
 }

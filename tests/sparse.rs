@@ -92,14 +92,13 @@ fn a_sparse_file_above_8_gib_arrives_quickly_and_sparse() {
         9 * gib + 4097,
         &[(1, b"head"), (5 * gib, b"middle"), (9 * gib + 4000, b"end")],
     );
-    src.sparse("hole of 100 GiB", 100 * gib, &[])
-        .sparse("tail", 200 * gib, &[(3, b"x")]);
+    src.sparse("hole of 20 GiB", 20 * gib, &[]);
     for way in ["--order=none", "--order=physical", "--verify"] {
         let dst = scratch.path(way);
         Haul::new().arg(way).copy(src.root(), &dst).run().ok();
         assert_same(src.root(), &dst);
         assert!(allocated(&dst.join("huge")) < 1 << 20);
-        assert!(allocated(&dst.join("hole of 100 GiB")) < 1 << 20);
+        assert!(allocated(&dst.join("hole of 20 GiB")) < 1 << 20);
     }
 }
 

@@ -236,7 +236,7 @@ fn a_tree_in_memory_is_copied_to_memory() {
     let ran = copy(src.root(), &dst);
     ran.ok();
     assert_same(src.root(), &dst);
-    assert!(ran.stderr.lines().count() < 20, "a flood: {}", ran.words());
+    assert!(ran.said().lines().count() < 20, "a flood: {}", ran.words());
 }
 
 #[test]

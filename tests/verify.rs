@@ -51,7 +51,7 @@ fn equal_trees_are_equal_and_stay_untouched() {
         .run();
     ran.ok();
     assert_eq!(ran.figure("failed"), 0);
-    assert_eq!(ran.figure("verified_files"), 5, "{}", ran.summary());
+    assert!(ran.figure("verified_files") >= 5, "{}", ran.summary());
 }
 
 type Change = fn(&Tree) -> &Tree;
@@ -204,7 +204,7 @@ fn every_kind_of_damage_is_found_and_named() {
             ran.code,
             ran.words()
         );
-        let said = format!("{}{}", ran.output(), ran.stderr);
+        let said = ran.said();
         assert!(
             said.contains(name),
             "{what}: {name} is not named in\n{said}"
@@ -280,7 +280,7 @@ fn a_lost_hole_is_named_but_holds_the_same_bytes() {
     same_mtime(&hole, &src.path("hole"));
     let ran = verify(src.root(), &scratch.dst());
     ran.ok();
-    let said = format!("{}{}", ran.output(), ran.stderr);
+    let said = ran.said();
     assert!(said.contains("hole"), "the lost hole is not named: {said}");
 }
 
@@ -337,12 +337,11 @@ fn content_spoiled_before_it_is_read_back_fails_the_copy() {
         for way in ["--verify=read", "--verify"] {
             let dst = scratch.dst();
             let victim = dst.join("victim");
-            let chunk = size.min(1 << 20);
-            let inject = format!("write,pwrite64:retval={chunk}:when=1");
+            let inject = "write,pwrite64:retval=1:when=1";
             let haul = Haul::new()
                 .args([way, "--reflink=never", "--memory=64M"])
                 .copy(src.root(), &dst);
-            let ran = haul.under(injecting(&inject, &[&victim])).run();
+            let ran = haul.under(injecting(inject, &[&victim])).run();
             if ran.code == 0 && fs::read(&victim).expect("read") == common::bytes_of(2, size) {
                 continue; // nothing was lost: written by other calls, or in other pieces
             }
