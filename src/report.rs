@@ -35,7 +35,8 @@ pub struct Counters {
     pub found: AtomicU64,
     /// Regular files listed so far.
     pub found_files: AtomicU64,
-    /// Bytes of regular files that are to be copied, as far as is known.
+    /// Bytes of regular files that are to be copied, holes not counted, as far
+    /// as is known.
     pub found_bytes: AtomicU64,
     /// Whether the two totals above are final.
     pub scan_done: AtomicBool,
@@ -49,6 +50,9 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// Regular files among the copied.
     pub copied_files: AtomicU64,
+    /// Bytes that were written so far, holes not counted, those of files under
+    /// way included.
+    pub written_bytes: AtomicU64,
     /// Apparent bytes of the copied files.
     pub copied_bytes: AtomicU64,
     /// Bytes read from sources.

@@ -84,7 +84,7 @@ impl Now {
             found_bytes: counters.found_bytes.load(Relaxed),
             total_known: counters.scan_done.load(Relaxed),
             done: ended.iter().map(|n| n.load(Relaxed)).sum(),
-            bytes: counters.copied_bytes.load(Relaxed),
+            bytes: counters.written_bytes.load(Relaxed),
         }
     }
 

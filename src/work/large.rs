@@ -219,6 +219,9 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     } else {
         large.part.file.write_all_at(&bytes, offset)
     };
+    run.counters
+        .written_bytes
+        .fetch_add(bytes.len() as u64, Relaxed);
     let mut state = lock(&large.state);
     match written.during(Op::Write, &large.spot(run).path()) {
         Ok(()) if bytes.is_empty() => {}

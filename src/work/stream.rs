@@ -200,7 +200,8 @@ impl Stream<'_> {
         if stat.kind() == Kind::File {
             counters.found_files.fetch_add(1, Relaxed);
             if action == Action::Copy {
-                counters.found_bytes.fetch_add(stat.size, Relaxed);
+                let data = stat.size.min(stat.allocated);
+                counters.found_bytes.fetch_add(data, Relaxed);
             }
         }
         let is_read = action == Action::Copy && stat.kind() == Kind::File;

@@ -124,6 +124,8 @@ fn write_member(
         part.discard(spot)?;
         return Err(failure);
     }
+    let written: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    run.counters.written_bytes.fetch_add(written, Relaxed);
     // A copy that is known to be wrong keeps the mtime of now, so that no
     // later run takes it for finished.
     let stat_to_set = if member.flaw.is_some() {

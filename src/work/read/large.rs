@@ -224,6 +224,7 @@ impl Reader<'_, '_> {
                     Ok(Some(0)) => return Ok(Some(Pieces::Short)),
                     Ok(Some(n)) => {
                         self.run.counters.read_bytes.fetch_add(n, Relaxed);
+                        self.run.counters.written_bytes.fetch_add(n, Relaxed);
                         at += n;
                     }
                     // One call does both: the plain way tells which end it is.

@@ -68,6 +68,8 @@ impl Reader<'_, '_> {
         });
         if matches!(&written, Ok((Outcome::Copied, failures)) if failures.is_empty()) {
             run.counters.reflinked.fetch_add(1, Relaxed);
+            let shared = stat.size.min(stat.allocated);
+            run.counters.written_bytes.fetch_add(shared, Relaxed);
         }
         settle(run, dir, name, stat, written, None);
         Ok(true)
