@@ -69,7 +69,9 @@ pub(super) fn look(
     if entry.kind == Kind::File {
         scan.counters.found_files.fetch_add(1, Relaxed);
         if entry.action == Action::Copy {
-            scan.counters.found_bytes.fetch_add(entry.size.min(entry.allocated), Relaxed);
+            scan.counters
+                .found_bytes
+                .fetch_add(entry.size.min(entry.allocated), Relaxed);
         }
     }
     match file {
