@@ -87,6 +87,7 @@ SUITES = {
     "warm-large": Suite(None, ["--shape", "large"], 3584, "--verify=none"),
     "memory-1m": Suite(
         None, ["--shape", "small", "--files", "1000000", "--mean", "300"], 2560,
+        "--order=physical",  # the whole plan in memory: the dear case
         # Blocks of 1 KiB, so that a million files fit in memory twice.
         only=("haul",), mkfs=("-b", "1024", "-N", "1200000"),
     ),
@@ -380,9 +381,7 @@ class Bench:
         # The programs come from another disk: have them in memory, and only the data cold.
         self.version(name)
         source.begin()
-        measured = json.loads(run(
-            sys.executable, "-S", "-E", "-c", LAUNCHER, target.mount_point, out, err, *command,
-            env=self.env, cwd="/"))
+        measured = self.launch(str(target.mount_point), str(out), str(err), *command)
         disk = source.end()
         differences = compare(source.manifest, copy)
         target.unmount()
@@ -391,6 +390,21 @@ class Bench:
             command=text.replace(str(self.work), "$WORK"), **measured, disk=disk,
             differences=differences, content_ok=not content_differs(differences),
             load=os.getloadavg()[0], stdout=self.plain(show(out)), stderr=self.plain(show(err)))
+
+    def launch(self, *arguments):
+        """Run the launcher in a session of its own, so that an interrupt ends the tool as well."""
+        launcher = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", LAUNCHER, *arguments], text=True,
+            stdout=subprocess.PIPE, env=self.env, cwd="/", start_new_session=True)
+        try:
+            return json.loads(launcher.communicate()[0])
+        except BaseException:
+            try:
+                os.killpg(launcher.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            launcher.wait()
+            raise
 
     def plain(self, text):
         return text.replace(str(self.work), "$WORK")
