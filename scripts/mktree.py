@@ -284,6 +284,8 @@ def main():
     os.umask(0)
     began = time.monotonic()
     directories, files, links = make(args.directory, args)
+    if args.shape == "linux":
+        args.dirs = args.sizes = os.path.basename(args.archive)
     summary = dict(
         shape=args.shape, order=args.order, dirs=args.dirs, sizes=args.sizes, seed=args.seed,
         duplicates=args.duplicates, directories=len(directories), files=len(files),
