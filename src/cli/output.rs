@@ -106,15 +106,19 @@ impl Output {
                 "type": "error",
                 "during": failure.op.name(),
                 "path": path_value(&failure.path),
+                "detail": failure.detail,
                 "errno": failure.source.raw_os_error(),
                 "message": failure.source.to_string(),
             }));
             return;
         }
         let why = failure.source.to_string();
+        let detail = failure.detail.as_ref().map(|detail| format!(" ({detail})"));
+        let detail = detail.unwrap_or_default();
         let line = [
             format!("haul: cannot {} ", failure.op.verb()).as_bytes(),
             &self.quoted(&failure.path),
+            text::plain(&detail, self.terminal).as_bytes(),
             b": ",
             text::plain(&why, self.terminal).as_bytes(),
         ]
@@ -244,6 +248,7 @@ mod tests {
 
     fn failure(op: Op, path: &[u8], errno: i32) -> Failure {
         Failure {
+            detail: None,
             path: OsStr::from_bytes(path).into(),
             op,
             source: io::Error::from_raw_os_error(errno),
@@ -332,7 +337,7 @@ mod tests {
             .collect();
         assert_eq!(
             lines[0],
-            json!({"type": "error", "during": "open", "path": {"text": "a/b"}, "errno": 13,
+            json!({"type": "error", "during": "open", "path": {"text": "a/b"}, "detail": null, "errno": 13,
                    "message": "Permission denied (os error 13)"})
         );
         assert_eq!(lines[1]["type"], "note");
