@@ -36,7 +36,7 @@ const INTERRUPTED: i32 = 20;
 pub(crate) fn main() -> u8 {
     let Request {
         verb,
-        options,
+        mut options,
         show,
     } = match args::parse(std::env::args_os()) {
         Ok(request) => request,
@@ -45,7 +45,8 @@ pub(crate) fn main() -> u8 {
     // A copy has the modes of its source, whatever the umask says. Nothing is
     // open to others meanwhile: files are created 0600 and directories 0700,
     // explicitly, and get their mode when they are complete.
-    umask(Mode::empty());
+    let allowed = Mode::from_bits_truncate(0o777).difference(umask(Mode::empty()));
+    options.dest_mode = Some(allowed.bits());
     haul::raise_open_files_limit();
 
     let mut out = Output::new(&show);

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
@@ -13,7 +14,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
 use crate::error::{During, Failure, Op};
-use crate::job::Reflink;
+use crate::job::{Options, Reflink};
 use crate::plan::{Dir, Kind, Made, Taken, There};
 use crate::sys::beneath::Root;
 use crate::sys::metadata::{Stat, Target, Time};
@@ -34,11 +35,18 @@ pub(crate) struct Dest {
     limits: OnceLock<Option<Limits>>,
     /// Whether this run made the root.
     is_new: bool,
+    /// The root's mode then, where no source's directory gives it one.
+    dest_mode: u32,
+    /// No device is tried any more: see [`Dest::settle_shares`].
+    shares_are_settled: AtomicBool,
     /// Whether several sources may meet in one directory.
     meet: bool,
     /// See [`Made::taken`]; by directory, since several sources' may be one.
     taken: Mutex<HashMap<(u64, u64), Taken>>,
 }
+
+/// See [`Options::dest_mode`].
+const DEST_MODE: u32 = 0o755;
 
 /// What the destination has under an entry's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +61,7 @@ pub(crate) struct Compared {
 
 impl Dest {
     /// Opens an existing directory as the destination.
-    pub(crate) fn open(path: &Path, reflink: Reflink) -> io::Result<Dest> {
+    pub(crate) fn open(path: &Path, options: &Options) -> io::Result<Dest> {
         let root = Root::open(path)?;
         let stat = Stat::of(&root)?;
         Ok(Dest {
@@ -61,10 +69,12 @@ impl Dest {
             path: path.to_path_buf(),
             stat,
             euid: nix::unistd::geteuid().as_raw(),
-            reflink,
+            reflink: options.reflink,
             shares: Mutex::default(),
             limits: OnceLock::new(),
             is_new: false,
+            dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
+            shares_are_settled: AtomicBool::new(false),
             meet: false,
             taken: Mutex::default(),
         })
@@ -150,11 +160,19 @@ impl Dest {
 
     /// Opens a directory, made first if it is missing, its parents too.
     pub(crate) fn dir(&self, dir: &Dir) -> Result<OwnedFd, Failure> {
+        // A loop, not a recursion: trees may be deeper than a thread's stack.
+        let mut unmade = Vec::new();
+        let mut at = Some(dir);
+        while let Some(dir) = at.filter(|dir| dir.made.get().is_none()) {
+            unmade.push(dir);
+            at = dir.parent.as_deref();
+        }
+        for dir in unmade.into_iter().rev() {
+            dir.made
+                .get_or_init(|| self.make(dir).map_err(|f| errno(&f)));
+        }
         let path = || dir.dest_path_of(&self.path, b"");
-        let made = dir
-            .made
-            .get_or_init(|| self.make(dir).map_err(|f| errno(&f)));
-        if let Err(errno) = made {
+        if let Some(Err(errno)) = dir.made.get() {
             return Err(Failure::new(
                 Op::Create,
                 path(),
@@ -183,7 +201,12 @@ impl Dest {
         }
         let (parent, hands_down) = match &dir.parent {
             Some(parent) => {
-                let fd = self.dir(parent)?;
+                if let Some(Err(errno)) = parent.made.get() {
+                    let e = io::Error::from_raw_os_error(*errno);
+                    return Err(Failure::new(Op::Create, path, e));
+                }
+                let above = self.root.dir(&parent.relative_dest());
+                let fd = above.during(Op::Create, &path)?;
                 (fd, made(parent).is_some_and(|made| made.hands_down_acl))
             }
             None => (self.root.dir(b"").during(Op::Create, &path)?, true),
@@ -208,6 +231,7 @@ impl Dest {
                 };
                 Ok(Made {
                     fresh: true,
+                    mode_before: None,
                     hands_down_acl: false,
                     taken,
                 })
@@ -227,16 +251,22 @@ impl Dest {
     /// they may not write to is opened up until its own mode is set at the end.
     fn existing(&self, fd: &OwnedFd, fresh: bool) -> io::Result<Made> {
         let stat = Stat::of(fd)?;
+        let mut mode_before = None;
         if self.euid != 0 && stat.uid == self.euid && stat.mode & 0o700 != 0o700 {
             let mode = Mode::from_bits_truncate(stat.permissions() | 0o700);
             let flag = nix::sys::stat::FchmodatFlags::FollowSymlink;
             let path = special::proc_path(fd);
             nix::sys::stat::fchmodat(nix::fcntl::AT_FDCWD, path.as_path(), mode, flag)?;
+            mode_before = Some(stat.permissions());
+        } else if fresh {
+            // Made by this run, private until the end; see `Options::dest_mode`.
+            mode_before = Some(self.dest_mode);
         }
         let hands_down_acl = Place::Path(special::proc_path(fd).join(".")).hands_down_acl()?;
         let taken = (self.meet || transfer::folds_case(fd)).then(|| self.taken(&stat));
         Ok(Made {
             fresh,
+            mode_before,
             hands_down_acl,
             taken,
         })
@@ -248,6 +278,9 @@ impl Dest {
         if self.reflink == Reflink::Never {
             return false;
         }
+        if self.shares_are_settled.load(Relaxed) {
+            return self.shares(dev);
+        }
         let mut shares = self.shares.lock().unwrap_or_else(|e| e.into_inner());
         *shares.entry(dev).or_insert_with(|| {
             let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
@@ -257,6 +290,17 @@ impl Dest {
                 .and_then(|fd| transfer::share(file, &fd.into()))
                 .unwrap_or(false)
         })
+    }
+
+    /// Ends the trying: from now on a device's answer is what it was, so that a
+    /// plan's files go one way each.
+    pub(crate) fn settle_shares(&self) {
+        self.shares_are_settled.store(true, Relaxed);
+    }
+
+    /// Whether a file that cannot be shared is a failure.
+    pub(crate) fn must_share(&self) -> bool {
+        self.reflink == Reflink::Always
     }
 
     /// Whether a device's files are known to be shareable.

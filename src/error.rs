@@ -136,7 +136,11 @@ impl Failure {
 
     /// Whether content at the destination differs from what was read.
     pub fn is_wrong_content(&self) -> bool {
-        self.op == Op::Verify
+        // Not being able to look (no right, no descriptor) is no such proof; a
+        // medium that does not give the bytes back (EIO, EUCLEAN) is.
+        let lost = [Errno::EIO as i32, Errno::EUCLEAN as i32];
+        let errno = self.source.raw_os_error();
+        self.op == Op::Verify && errno.is_none_or(|n| lost.contains(&n))
     }
 
     /// Whether the destination has no room left.

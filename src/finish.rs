@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
+use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind, Listing};
 use crate::report::Outcome;
@@ -99,6 +100,12 @@ fn link(
         }
         _ => {}
     }
+    let source = Stat {
+        dev: follower.inode.0,
+        ino: follower.inode.1,
+        ..Stat::default()
+    };
+    spot.replaceable(&source)?;
     spot.link(&leader_fd, leader_name)
         .during(Op::Link, &spot.path())?;
     if run.is_verified() {
@@ -146,7 +153,13 @@ fn copy_instead(run: &Run<'_>, follower: &Follower) -> Option<Leader> {
 /// Gives every directory its metadata, and counts it.
 pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
     // Parents come before children in the list.
-    for dir in dirs.iter().rev().filter(|dir| dir.is_entry()) {
+    for dir in dirs.iter().rev() {
+        if !dir.is_entry() {
+            if let Err(failure) = close_again(run, dir) {
+                run.failed(failure);
+            }
+            continue;
+        }
         if run.is_stopped() && dir.made.get().is_none() {
             run.not_reached_path(dir.dest_path_of(&run.dest.path, b""));
             continue;
@@ -160,10 +173,23 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
     }
 }
 
+/// A directory that is no entry, and was opened up for its user to write to,
+/// gets its mode back.
+fn close_again(run: &Run<'_>, dir: &Dir) -> Result<(), Failure> {
+    let Some(mode) = made(dir).and_then(|made| made.mode_before) else {
+        return Ok(());
+    };
+    let path = dir.dest_path_of(&run.dest.path, b"");
+    let fd = run.dest.dir(dir)?;
+    Target::Name(&fd, b".")
+        .set_permissions(mode)
+        .during(Op::SetMetadata, &path)
+}
+
 fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), Failure> {
     let path = dir.dest_path_of(&run.dest.path, b"");
     run.dest.dir(dir)?;
-    let is_fresh = crate::dest::made(dir).is_some_and(|made| made.fresh);
+    let is_fresh = made(dir).is_some_and(|made| made.fresh);
     let fd = run
         .dest
         .root

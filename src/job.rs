@@ -81,6 +81,10 @@ pub struct Options {
     pub force: bool,
     /// Make missing parents of the destination.
     pub mkpath: bool,
+    /// The mode of a destination directory that has to be made and gets none
+    /// from a source, and of missing parents; by default 0755. The command
+    /// gives what its umask leaves of 0777.
+    pub dest_mode: Option<u32>,
     /// Bytes of buffers; by default a share of the memory that is free.
     pub memory: Option<u64>,
     /// Writers; by default from the number of processors.
@@ -157,9 +161,9 @@ fn planned(
     if !job.options.force {
         preflight::check(&plan, &job.dest, &ends.room()?, shared).map_err(Error::NoRoom)?;
     }
-    let dest = ends.make_dest(&job.options)?;
-    let starts = ends.starts.len();
-    let dest = dest.meeting_of(starts);
+    let dest = ends.make_dest(&job.options)?.meeting_of(ends.starts.len());
+    ends::try_shares(&dest, &plan);
+    dest.settle_shares();
     let bytes: u64 = plan.listing.entries.iter().map(|e| e.size).sum();
     let budget = Budget::new(memory, plan.sweeps.len(), bytes > available / 2);
     let run = Run::new(

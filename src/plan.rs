@@ -89,6 +89,8 @@ pub struct Dir {
 pub(crate) struct Made {
     /// Made by this run: whatever is in it is ours.
     pub(crate) fresh: bool,
+    /// The mode that it had before it was opened up for the user to write to.
+    pub(crate) mode_before: Option<u32>,
     /// Gives an ACL to what is made in it.
     pub(crate) hands_down_acl: bool,
     /// Where two entries could get one name (names that differ in case are one,
@@ -127,6 +129,17 @@ pub struct Source {
     pub holds_one: bool,
     /// The name that a single file gets at the destination, if another.
     pub rename: Option<Box<[u8]>>,
+}
+
+impl Drop for Dir {
+    /// Lets go of the ancestors in a loop: a chain of some thousand would
+    /// overflow the stack by dropping one inside the other.
+    fn drop(&mut self) {
+        let mut next = self.parent.take();
+        while let Some(parent) = next {
+            next = Arc::into_inner(parent).and_then(|mut dir| dir.parent.take());
+        }
+    }
 }
 
 impl Dir {
@@ -330,6 +343,14 @@ pub struct Plan {
     pub sweeps: Vec<Sweep>,
     /// What could not be looked at.
     pub failures: Vec<Failure>,
+}
+
+impl Plan {
+    /// Whether any file's content has to be copied.
+    pub(crate) fn has_content(&self) -> bool {
+        let mut entries = self.listing.entries.iter();
+        entries.any(|entry| entry.is_to_read() && entry.size > 0)
+    }
 }
 
 /// Extents in logical order, by index in [`Listing::entries`].

@@ -5,10 +5,12 @@
 //! files from the medium itself, in its order: for `--verify` (durable) after
 //! everything was flushed, and for comparing two trees ([`trees`]).
 
+pub(crate) mod digest;
 pub(crate) mod file;
 pub(crate) mod medium;
 pub(crate) mod trees;
 
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -51,11 +53,15 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
             }
         }
     };
-    medium::read(
-        copied.len(),
-        choices,
-        &|| run.is_interrupted(),
-        &open,
-        &each,
-    );
+    let digest = |i: usize, file: &File, size: u64, scratch: &mut Vec<u8>| {
+        digest::digest_of_copy(file, size, copied[i].ranges.as_deref(), scratch)
+    };
+    let files = medium::Files {
+        count: copied.len(),
+        open: &open,
+        digest: &digest,
+        each: &each,
+        is_stopped: &|| run.is_interrupted(),
+    };
+    medium::read(&files, choices);
 }

@@ -31,6 +31,8 @@ pub(super) struct Ends {
     /// Where the destination's root is or will be.
     root: PathBuf,
     mkpath: bool,
+    /// The root only holds the name that a single file gets.
+    renames: bool,
     /// Canonical paths of what is read.
     read: Vec<PathBuf>,
     mounts: Vec<Mount>,
@@ -77,6 +79,7 @@ impl Ends {
             dest: None,
             root,
             mkpath: options.mkpath,
+            renames: rename.is_some(),
             read,
             mounts: mounts.to_vec(),
         };
@@ -88,13 +91,18 @@ impl Ends {
     }
 
     fn open_dest(&self, options: &Options) -> Result<Option<Dest>, Error> {
-        match Dest::open(&self.root, options.reflink) {
+        match Dest::open(&self.root, options) {
             Ok(dest) => Ok(Some(dest)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                if !self.mkpath && !parent(&self.root).is_dir() {
+                let needed: &Path = if self.renames {
+                    &self.root
+                } else {
+                    parent(&self.root)
+                };
+                if !self.mkpath && !needed.is_dir() {
                     return Err(Error::Refused(format!(
                         "\"{}\" does not exist: make it, or let --mkpath do it (a typo in a mount point would fill the wrong disk)",
-                        parent(&self.root).display()
+                        needed.display()
                     )));
                 }
                 Ok(None)
@@ -181,23 +189,19 @@ impl Ends {
         }
     }
 
-    /// Whether the plan's files will share their extents with the copies.
-    pub(super) fn can_share(&mut self, plan: &Plan, options: &Options) -> Result<bool, Error> {
+    /// Whether all files of the plan will share their extents with the copies.
+    pub(super) fn can_share(&self, plan: &Plan, options: &Options) -> Result<bool, Error> {
         if options.reflink == Reflink::Never {
             return Ok(false);
         }
-        if self.dest.is_none() && options.reflink == Reflink::Auto {
-            // Nothing may be made before it is known that it fits; a sibling
-            // of what will be made answers as well.
-            let probe = Dest::open(parent(&self.root), options.reflink);
-            return Ok(probe.is_ok_and(|dest| every_device_shares(&dest, plan)));
-        }
-        let Some(dest) = &self.dest else {
-            return Ok(true);
+        // Nothing may be made before it is known that it fits; where the
+        // destination will be made answers as well.
+        let shares = match &self.dest {
+            Some(dest) => try_shares(dest, plan),
+            None => Dest::open(parent(&self.root), options).is_ok_and(|d| try_shares(&d, plan)),
         };
-        let shares = every_device_shares(dest, plan);
-        if !shares && options.reflink == Reflink::Always {
-            return Err(cannot_share(&dest.path));
+        if !shares && options.reflink == Reflink::Always && plan.has_content() {
+            return Err(cannot_share(&self.root));
         }
         Ok(shares)
     }
@@ -207,10 +211,17 @@ impl Ends {
         if let Some(dest) = self.dest.take() {
             return Ok(dest);
         }
+        let mode = options.dest_mode.unwrap_or(0o755);
+        let above = parent(&self.root);
+        if self.mkpath {
+            let mut parents = fs::DirBuilder::new();
+            parents.mode(mode).recursive(true);
+            parents.create(above).during(Op::Create, above)?;
+        }
         let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700).recursive(self.mkpath);
+        builder.mode(0o700);
         builder.create(&self.root).during(Op::Create, &self.root)?;
-        Dest::open(&self.root, options.reflink)
+        Dest::open(&self.root, options)
             .and_then(Dest::made_now)
             .during(Op::Create, &self.root)
             .map_err(Error::from)
@@ -224,8 +235,8 @@ fn cannot_share(path: &Path) -> Error {
     ))
 }
 
-/// Tries a file of each device.
-fn every_device_shares(dest: &Dest, plan: &Plan) -> bool {
+/// Tries a file of each device; whether all can be shared.
+pub(super) fn try_shares(dest: &Dest, plan: &Plan) -> bool {
     let mut tried = vec![None; plan.listing.devices.len()];
     for (i, entry) in (0..).zip(&plan.listing.entries) {
         let device = usize::from(entry.device);

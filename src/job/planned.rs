@@ -94,15 +94,11 @@ pub(super) fn register_links(run: &Run<'_>, plan: &Plan) {
             &listing.entries[leader as usize],
         );
         let inode = (listing.devices[usize::from(first.device)], first.ino);
-        leaders
-            .entry(inode)
-            .or_insert_with(|| Leader {
-                dir: listing.dir(first).clone(),
-                name: listing.name(first).into(),
-                arrived: false,
-                names: 1,
-            })
-            .names += 1;
+        leaders.entry(inode).or_insert_with(|| Leader {
+            dir: listing.dir(first).clone(),
+            name: listing.name(first).into(),
+            arrived: false,
+        });
         let (dir, name) = (listing.dir(entry).clone(), listing.name(entry).into());
         followers.push(Follower { inode, dir, name });
     }

@@ -7,6 +7,7 @@
 //! what is a hole.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
@@ -30,12 +31,16 @@ pub(crate) struct Map {
     pub(crate) extents: Vec<Extent>,
     /// Some extent has no place yet (delayed allocation).
     pub(crate) unplaced: bool,
+    /// Reserved and never written; also among the extents.
+    pub(crate) unwritten: Vec<Range<u64>>,
 }
 
 const FLAG_SYNC: u32 = 0x1;
 const EXTENT_LAST: u32 = 0x1;
 const EXTENT_UNKNOWN: u32 = 0x2;
 const EXTENT_DELALLOC: u32 = 0x4;
+/// Reserved, never written: reads as zeros.
+const EXTENT_UNWRITTEN: u32 = 0x800;
 /// Data lies inside the metadata: its place is not that of a read of its own.
 const EXTENT_INLINE: u32 = 0x200;
 
@@ -116,7 +121,24 @@ pub(crate) fn map(file: impl AsFd, limit: usize, sync: bool) -> io::Result<Optio
     }
 }
 
+/// Ranges that were reserved and never written (FIEMAP_EXTENT_UNWRITTEN),
+/// ascending; none where the filesystem does not say, or too many to list.
+pub(crate) fn unwritten(file: impl AsFd) -> Vec<Range<u64>> {
+    // An answer only adds holes that are zeros too; without one there are
+    // fewer holes, not wrong ones.
+    match map(file, MAX_UNWRITTEN, false) {
+        Ok(Some(map)) if map.extents.len() < MAX_UNWRITTEN => map.unwritten,
+        _ => Vec::new(),
+    }
+}
+
+const MAX_UNWRITTEN: usize = 65536;
+
 fn take(map: &mut Map, raw: &RawExtent) {
+    if raw.flags & EXTENT_UNWRITTEN != 0 {
+        map.unwritten
+            .push(raw.logical..raw.logical.saturating_add(raw.length));
+    }
     if raw.flags & (EXTENT_UNKNOWN | EXTENT_DELALLOC) != 0 {
         map.unplaced = true;
         return;

@@ -15,7 +15,8 @@ use xattr::FileExt;
 
 use super::special::proc_name;
 
-/// Names and values, sorted by name.
+/// Names and values, sorted by name, ACLs last: setting one may take away the
+/// right to set the others.
 pub(crate) type Xattrs = Vec<(OsString, Vec<u8>)>;
 
 /// Where attributes are: an open file, or a name in an open directory.
@@ -35,7 +36,7 @@ impl Place<'_> {
             Place::Path(path) => xattr::list(path),
         };
         match names {
-            Ok(names) => Ok(names.collect()),
+            Ok(names) => Ok(names.filter(|name| !is_alias(name)).collect()),
             // A filesystem without attributes has none.
             Err(e) if is_unsupported(&e) => Ok(Vec::new()),
             Err(e) => Err(e),
@@ -73,7 +74,7 @@ impl Place<'_> {
                 all.push((name, value));
             }
         }
-        all.sort();
+        all.sort_by(|(a, _), (b, _)| (is_acl(a), a).cmp(&(is_acl(b), b)));
         Ok(all)
     }
 
@@ -122,6 +123,18 @@ impl Place<'_> {
 }
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+fn is_acl(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"system.posix_acl_")
+}
+
+/// A filesystem's second name for an attribute that it shows under its common
+/// name too: XFS lists ACLs to root as trusted.SGI_ACL_FILE and _DEFAULT.
+/// Removing the alias would remove the ACL (libattr's xattr.conf skips it as
+/// well).
+fn is_alias(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"trusted.SGI_ACL_")
+}
 
 /// Labels that the destination's own policy gives (SELinux), never removed.
 pub(crate) fn is_local(name: &OsStr) -> bool {

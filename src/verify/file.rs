@@ -4,17 +4,16 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nix::errno::Errno;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::error::{During, Failure, Op};
 use crate::plan::Kind;
 use crate::sys::metadata::{Owner, Stat};
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{beneath, transfer};
+use crate::verify::digest::{digest_of_copy, read_digest};
 use crate::work::part::Spot;
 
 /// What must be found.
@@ -33,6 +32,12 @@ pub(crate) struct Expect<'a> {
 }
 
 impl<'a> Expect<'a> {
+    /// The digest of a copy, taken as that of the source was: see
+    /// [`digest_of_copy`].
+    fn digest_of(&self, file: &File, scratch: &mut Vec<u8>) -> io::Result<u128> {
+        digest_of_copy(file, self.size, self.ranges, scratch)
+    }
+
     /// Only kind and metadata.
     pub(crate) fn metadata(stat: &'a Stat, xattrs: &'a Xattrs) -> Expect<'a> {
         Expect {
@@ -45,9 +50,6 @@ impl<'a> Expect<'a> {
         }
     }
 }
-
-/// Read in one go up to this; larger files in pieces of it.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Looks at kind and metadata.
 pub(crate) fn look(spot: &Spot<'_>, expect: &Expect<'_>, failures: &mut Vec<Failure>) {
@@ -93,7 +95,8 @@ pub(crate) fn read_back(
     }
     // Shared extents are the source's own blocks: nothing to compare with.
     let Some(digest) = expect.digest else { return };
-    match read_digest(&file, expect.size, scratch).during(Op::Verify, &spot.path()) {
+    let found = expect.digest_of(&file, scratch);
+    match found.during(Op::Verify, &spot.path()) {
         Ok(found) if found == digest => {
             spot.run.counters.verified_files.fetch_add(1, Relaxed);
             spot.run
@@ -132,44 +135,6 @@ pub(crate) fn digest_at(spot: &Spot<'_>, scratch: &mut Vec<u8>) -> io::Result<u1
     let file = beneath::open_file(std::os::fd::AsFd::as_fd(spot.fd), spot.name)?;
     let size = Stat::of(&file)?.size;
     read_digest(&file, size, scratch)
-}
-
-/// The digest of a file's first `size` bytes.
-///
-/// # Errors
-/// `UnexpectedEof` where there are fewer.
-pub(crate) fn read_digest(file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<u128> {
-    if size <= PIECE_BYTES as u64 {
-        scratch.resize(usize::try_from(size).unwrap_or(PIECE_BYTES), 0);
-        read_all(file, scratch, 0)?;
-        return Ok(xxh3_128(scratch));
-    }
-    let mut hasher = Xxh3::new();
-    scratch.resize(PIECE_BYTES, 0);
-    let mut at = 0;
-    for range in transfer::data_ranges(file, size)? {
-        crate::work::large::hash_zeros(&mut hasher, range.start - at);
-        at = range.start;
-        while at < range.end {
-            let want = (range.end - at).min(PIECE_BYTES as u64);
-            let piece = &mut scratch[..usize::try_from(want).unwrap_or(PIECE_BYTES)];
-            read_all(file, piece, at)?;
-            hasher.update(piece);
-            at += want;
-        }
-    }
-    crate::work::large::hash_zeros(&mut hasher, size - at);
-    Ok(hasher.digest128())
-}
-
-fn read_all(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-    match file.read_exact_at(buffer, offset) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(io::Error::new(
-            e.kind(),
-            "it is shorter than what was written",
-        )),
-        other => other,
-    }
 }
 
 pub(crate) fn compare_stat(

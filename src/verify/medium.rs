@@ -8,10 +8,9 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::file::read_digest;
 use crate::plan::choose::Choices;
 use crate::sys::metadata::Stat;
-use crate::sys::{advise, fiemap};
+use crate::sys::{advise, fiemap, memory};
 
 /// What was found of a file.
 #[derive(Clone, Copy, Debug)]
@@ -21,42 +20,52 @@ pub(crate) struct Found {
 }
 
 /// Requests for places in flight, so that the disk's queue can sort them.
-const LOOKERS: usize = 16;
+const LOOKERS: u64 = 16;
+
+/// Of the descriptors that there may be: two trees, each on some disks, look
+/// and read at once.
+fn share_of_files(most: u64) -> usize {
+    let files = memory::open_files_limit().saturating_sub(32) / 8;
+    usize::try_from(files.clamp(1, most)).unwrap_or(1)
+}
 
 /// See [`crate::work::read`]: opened ahead of the reader.
 const WINDOW_BYTES: u64 = 16 << 20;
-const WINDOW_FILES: usize = 64;
+const WINDOW_FILES: u64 = 64;
 
 /// Threads that read from a disk that does not seek.
-const READERS: usize = 4;
+const READERS: u64 = 4;
 
-type Open<'a> = &'a (dyn Fn(usize) -> io::Result<File> + Sync);
-type Each<'a> = &'a (dyn Fn(usize, io::Result<Found>) + Sync);
+/// Files that are known by a number, and what to do with them.
+pub(crate) struct Files<'a> {
+    /// There are files 0 to `count`.
+    pub(crate) count: usize,
+    pub(crate) open: &'a (dyn Fn(usize) -> io::Result<File> + Sync),
+    /// The digest of a file of this size; the vector is scratch memory.
+    pub(crate) digest: &'a (dyn Fn(usize, &File, u64, &mut Vec<u8>) -> io::Result<u128> + Sync),
+    /// Is told of every file, in any order.
+    pub(crate) each: &'a (dyn Fn(usize, io::Result<Found>) + Sync),
+    pub(crate) is_stopped: &'a (dyn Fn() -> bool + Sync),
+}
 
-/// Reads files 0 to `count`; `each` is told of every one, in any order.
-pub(crate) fn read(
-    count: usize,
-    choices: &Choices,
-    is_stopped: &(dyn Fn() -> bool + Sync),
-    open: Open<'_>,
-    each: Each<'_>,
-) {
+/// Reads all of them.
+pub(crate) fn read(files: &Files<'_>, choices: &Choices) {
     let next = AtomicUsize::new(0);
     let places = Mutex::new(HashMap::<u64, Vec<(u64, usize)>>::new());
     std::thread::scope(|scope| {
-        for _ in 0..LOOKERS.min(count) {
+        for _ in 0..share_of_files(LOOKERS).min(files.count) {
             scope.spawn(|| {
-                while !is_stopped() {
+                while !(files.is_stopped)() {
                     let i = next.fetch_add(1, Relaxed);
-                    if i >= count {
+                    if i >= files.count {
                         break;
                     }
-                    match open(i).and_then(|file| place(&file, choices)) {
+                    match (files.open)(i).and_then(|file| place(&file, choices)) {
                         Ok((key, physical)) => {
                             let mut places = places.lock().unwrap_or_else(|e| e.into_inner());
                             places.entry(key).or_default().push((physical, i));
                         }
-                        Err(e) => each(i, Err(e)),
+                        Err(e) => (files.each)(i, Err(e)),
                     }
                 }
             });
@@ -64,17 +73,15 @@ pub(crate) fn read(
     });
     let places = places.into_inner().unwrap_or_else(|e| e.into_inner());
     std::thread::scope(|scope| {
-        for mut files in places.into_values() {
-            files.sort_unstable();
+        for mut places in places.into_values() {
+            places.sort_unstable();
             scope.spawn(move || {
-                let seeks = files
-                    .first()
-                    .is_some_and(|(physical, _)| *physical != NO_PLACE);
-                let files: Vec<usize> = files.into_iter().map(|(_, i)| i).collect();
+                let seeks = places.first().is_some_and(|(at, _)| *at != NO_PLACE);
+                let order: Vec<usize> = places.into_iter().map(|(_, i)| i).collect();
                 if seeks {
-                    sweep(&files, is_stopped, open, each);
+                    sweep(files, &order);
                 } else {
-                    side_by_side(&files, is_stopped, open, each);
+                    side_by_side(files, &order);
                 }
             });
         }
@@ -104,16 +111,17 @@ fn place(file: &File, choices: &Choices) -> io::Result<(u64, u64)> {
 }
 
 /// One ascending sweep, with files opened and asked for ahead of the reader.
-fn sweep(files: &[usize], is_stopped: &(dyn Fn() -> bool + Sync), open: Open<'_>, each: Each<'_>) {
-    let mut rest = files.iter();
+fn sweep(files: &Files<'_>, order: &[usize]) {
+    let window_files = share_of_files(WINDOW_FILES);
+    let mut rest = order.iter();
     let mut ahead: VecDeque<(usize, io::Result<(File, u64)>)> = VecDeque::new();
     let mut ahead_bytes = 0;
     let mut scratch = Vec::new();
     loop {
-        if ahead.len() <= WINDOW_FILES / 2 && ahead_bytes <= WINDOW_BYTES / 2 {
-            while ahead.is_empty() || (ahead.len() < WINDOW_FILES && ahead_bytes < WINDOW_BYTES) {
+        if ahead.len() <= window_files / 2 && ahead_bytes <= WINDOW_BYTES / 2 {
+            while ahead.is_empty() || (ahead.len() < window_files && ahead_bytes < WINDOW_BYTES) {
                 let Some(&i) = rest.next() else { break };
-                let opened = open(i).and_then(|file| Ok((Stat::of(&file)?.size, file)));
+                let opened = (files.open)(i).and_then(|file| Ok((Stat::of(&file)?.size, file)));
                 let opened = opened.map(|(size, file)| {
                     advise::will_need(&file, 0, size.min(WINDOW_BYTES));
                     ahead_bytes += size.min(WINDOW_BYTES);
@@ -125,49 +133,42 @@ fn sweep(files: &[usize], is_stopped: &(dyn Fn() -> bool + Sync), open: Open<'_>
         let Some((i, opened)) = ahead.pop_front() else {
             return;
         };
-        if is_stopped() {
+        if (files.is_stopped)() {
             return;
         }
-        each(
-            i,
-            opened.and_then(|(file, size)| {
-                ahead_bytes -= size.min(WINDOW_BYTES);
-                digest(&file, size, &mut scratch)
-            }),
-        );
+        let found = opened.and_then(|(file, size)| {
+            ahead_bytes -= size.min(WINDOW_BYTES);
+            files.found(i, &file, size, &mut scratch)
+        });
+        (files.each)(i, found);
     }
 }
 
 /// Several at once.
-fn side_by_side(
-    files: &[usize],
-    is_stopped: &(dyn Fn() -> bool + Sync),
-    open: Open<'_>,
-    each: Each<'_>,
-) {
+fn side_by_side(files: &Files<'_>, order: &[usize]) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..READERS.min(files.len()) {
+        for _ in 0..share_of_files(READERS).min(order.len()) {
             scope.spawn(|| {
                 let mut scratch = Vec::new();
-                while !is_stopped() {
-                    let Some(&i) = files.get(next.fetch_add(1, Relaxed)) else {
+                while !(files.is_stopped)() {
+                    let Some(&i) = order.get(next.fetch_add(1, Relaxed)) else {
                         break;
                     };
-                    let found = open(i).and_then(|file| {
+                    let found = (files.open)(i).and_then(|file| {
                         let size = Stat::of(&file)?.size;
-                        digest(&file, size, &mut scratch)
+                        files.found(i, &file, size, &mut scratch)
                     });
-                    each(i, found);
+                    (files.each)(i, found);
                 }
             });
         }
     });
 }
 
-fn digest(file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<Found> {
-    Ok(Found {
-        size,
-        digest: read_digest(file, size, scratch)?,
-    })
+impl Files<'_> {
+    fn found(&self, i: usize, file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<Found> {
+        let digest = (self.digest)(i, file, size, scratch)?;
+        Ok(Found { size, digest })
+    }
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
+use super::digest::read_digest;
 use super::medium::{self, Found};
 use crate::error::{During, Error, Failure, Op};
 use crate::job::{Options, Verify};
@@ -231,7 +232,16 @@ impl<'a> Comparison<'a> {
                     self.fail(Failure::new(op, listing.path(entry), e));
                 }
             };
-            medium::read(count, choices, &|| stop.load(Relaxed), &open, &each);
+            let digest =
+                |_, file: &fs::File, size, scratch: &mut Vec<u8>| read_digest(file, size, scratch);
+            let files = medium::Files {
+                count,
+                open: &open,
+                digest: &digest,
+                each: &each,
+                is_stopped: &|| stop.load(Relaxed),
+            };
+            medium::read(&files, choices);
         };
         // Two heads at once; one head, one after the other.
         let disk = |side: &Side| {

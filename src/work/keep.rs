@@ -4,16 +4,14 @@
 //! An inode with names outside this tree is never changed: where its metadata
 //! differs, the entry becomes a new file instead.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
 use super::part::Spot;
-use super::run::{Run, lock};
+use super::run::Run;
 use super::write::Near;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind, Listing};
 use crate::report::Outcome;
 use crate::sys::metadata::{Owner, Stat, Target};
+use crate::sys::special;
 use crate::sys::xattrs::{self, Place, Xattrs};
 
 /// What to do with an entry that is there.
@@ -29,11 +27,8 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
     let entry = &listing.entries[index as usize];
     let (dir, name) = (listing.dir(entry), listing.name(entry));
     let mut stat = Stat::default();
-    let kept = source(dir, name).and_then(|(fd, found)| {
-        stat = found;
-        let xattrs = Place::name(&fd, name)
-            .read()
-            .during(Op::Read, &dir.path_of(name))?;
+    let kept = at_source(dir, name).and_then(|found| {
+        stat = found.stat;
         let fd = near.open(run, dir)?;
         let spot = Spot {
             run,
@@ -41,7 +36,7 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
             fd,
             name: dir.dest_name(name),
         };
-        update(&spot, &stat, &xattrs)
+        update(&spot, &found)
     });
     match kept {
         Ok(Kept::Done(failures)) => {
@@ -49,7 +44,7 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
             run.finished(dir, name, Outcome::Unchanged, failures);
             run.led(&stat, dir, name, true);
         }
-        Ok(Kept::Anew) if entry.kind == Kind::File => super::read::copy_one(run, listing, index),
+        Ok(Kept::Anew) if stat.kind() == Kind::File => super::read::copy_one(run, listing, index),
         Ok(Kept::Anew) => super::write::make_special(run, listing, index, near),
         Err(failure) => {
             run.mark(index);
@@ -59,7 +54,16 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
     }
 }
 
-fn source(dir: &Arc<Dir>, name: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
+/// A source entry as it is now, without its content.
+pub(crate) struct Now {
+    pub(crate) stat: Stat,
+    pub(crate) xattrs: Xattrs,
+    /// Of a symlink.
+    pub(crate) text: Option<Vec<u8>>,
+}
+
+/// Looks at a source entry without opening it.
+pub(crate) fn at_source(dir: &Dir, name: &[u8]) -> Result<Now, Failure> {
     let path = dir.path_of(name);
     let fd = dir
         .source
@@ -67,7 +71,12 @@ fn source(dir: &Arc<Dir>, name: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
         .dir(&dir.relative())
         .during(Op::Stat, &path)?;
     let stat = Stat::at(&fd, name).during(Op::Stat, &path)?;
-    Ok((fd, stat))
+    let text = match stat.kind() {
+        Kind::Symlink => Some(special::read_link(&fd, name).during(Op::Read, &path)?),
+        _ => None,
+    };
+    let xattrs = Place::name(&fd, name).read().during(Op::Read, &path)?;
+    Ok(Now { stat, xattrs, text })
 }
 
 /// Keeps a file whose content was just found equal; `None` where it has to be
@@ -77,20 +86,24 @@ pub(crate) fn keep_file(
     stat: &Stat,
     xattrs: &Xattrs,
 ) -> Result<Option<(Outcome, Vec<Failure>)>, Failure> {
-    match update(spot, stat, xattrs)? {
+    let now = Now {
+        stat: *stat,
+        xattrs: xattrs.clone(),
+        text: None,
+    };
+    match update(spot, &now)? {
         Kept::Done(failures) => Ok(Some((Outcome::Unchanged, failures))),
         Kept::Anew => Ok(None),
     }
 }
 
-fn update(spot: &Spot<'_>, stat: &Stat, xattrs: &Xattrs) -> Result<Kept, Failure> {
+fn update(spot: &Spot<'_>, now: &Now) -> Result<Kept, Failure> {
     let run = spot.run;
+    let (stat, xattrs) = (&now.stat, &now.xattrs);
     let there = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
-    // Something else by now, or equal no more: it is copied after all.
-    let changed = there.kind() != stat.kind()
-        || there.kind() == Kind::File && there.size != stat.size
-        || !run.stands_for(&there, stat);
-    if changed {
+    // The times that are set here must be those of the content that is here:
+    // what changed since the scan is copied after all.
+    if !is_still_equal(spot, now, &there)? || !run.stands_for(&there, stat) {
         return Ok(Kept::Anew);
     }
     if !spot.claim(&there) {
@@ -106,12 +119,28 @@ fn update(spot: &Spot<'_>, stat: &Stat, xattrs: &Xattrs) -> Result<Kept, Failure
         note_what_is_not_kept(spot, stat, &there);
         return Ok(Kept::Done(Vec::new()));
     }
-    if there.links > names_in_tree(run, stat) {
+    // Its other names may be outside this tree.
+    if there.links > 1 {
+        spot.unclaim(&there);
         return Ok(Kept::Anew);
     }
     let target = Target::Name(spot.fd, spot.name);
     let failures = spot.dress(&target, &place, stat, xattrs, false)?;
     Ok(Kept::Done(failures))
+}
+
+fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Failure> {
+    let stat = &now.stat;
+    Ok(there.kind() == stat.kind()
+        && match stat.kind() {
+            Kind::File => spot.run.dest.is_same_content_by_stat(stat, there),
+            Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
+            Kind::Symlink => {
+                let text = special::read_link(spot.fd, spot.name);
+                now.text.as_deref() == Some(&text.during(Op::Compare, &spot.path())?[..])
+            }
+            Kind::Dir | Kind::Fifo | Kind::Socket => true,
+        })
 }
 
 /// Whether an entry's metadata is what it should be, as far as it can be.
@@ -145,12 +174,4 @@ fn note_what_is_not_kept(spot: &Spot<'_>, stat: &Stat, there: &Stat) {
     if stat.mtime != there.mtime {
         spot.run.note_time(|| spot.path());
     }
-}
-
-/// Names of a source inode in this tree, as far as they are known: those of
-/// the destination's may all be ours.
-fn names_in_tree(run: &Run<'_>, stat: &Stat) -> u64 {
-    lock(&run.leaders)
-        .get(&(stat.dev, stat.ino))
-        .map_or(1, |leader| leader.names)
 }

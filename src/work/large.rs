@@ -21,6 +21,7 @@ use crate::report::Outcome;
 use crate::sys::metadata::Stat;
 use crate::sys::transfer;
 use crate::sys::xattrs::Xattrs;
+use crate::verify::digest::hash_gap;
 use crate::verify::file as check;
 
 /// A large file on its way.
@@ -239,7 +240,7 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     }
     let ended = (state.verdict.take(), state.failure.take());
     let digest = state.hasher.take().map(|mut hasher| {
-        hash_zeros(&mut hasher, large.stat.size - state.hashed_to);
+        hash_gap(&mut hasher, state.hashed_to, large.stat.size);
         hasher.digest128()
     });
     for (_, (_, bytes)) in std::mem::take(&mut state.early) {
@@ -259,21 +260,10 @@ fn hash(state: &mut State, budget: &Budget, after: u64, piece: (u64, Vec<u8>)) {
     };
     state.early.insert(after, piece);
     while let Some((offset, bytes)) = state.early.remove(&state.hashed_to) {
-        hash_zeros(hasher, offset - state.hashed_to);
+        hash_gap(hasher, state.hashed_to, offset);
         hasher.update(&bytes);
         state.hashed_to = offset + bytes.len() as u64;
         budget.give(bytes);
-    }
-}
-
-/// A hole reads as zeros.
-pub(crate) fn hash_zeros(hasher: &mut Xxh3, mut len: u64) {
-    static ZEROS: [u8; 65536] = [0; 65536];
-    while len > 0 {
-        let some = len.min(ZEROS.len() as u64);
-        #[allow(clippy::cast_possible_truncation)]
-        hasher.update(&ZEROS[..some as usize]);
-        len -= some;
     }
 }
 

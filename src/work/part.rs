@@ -91,13 +91,20 @@ impl Spot<'_> {
         if there.kind() == Kind::Dir {
             return Err(Failure::new(Op::Create, self.path(), Errno::EISDIR.into()));
         }
-        if there.is_same_inode(stat) {
+        // Another name of the source's inode may be replaced: the source keeps
+        // its own.
+        if there.is_same_inode(stat) && self.is_source_itself()? {
             return refuse("it is the source itself: the same file");
         }
         if self.is_fresh() || self.is_taken(&there) {
             return refuse(TAKEN);
         }
         Ok(Some(there))
+    }
+
+    fn is_source_itself(&self) -> Result<bool, Failure> {
+        let here = Stat::of(self.fd).during(Op::Create, &self.path())?;
+        Ok(here.is_same_inode(&self.dir.stat))
     }
 
     fn is_taken(&self, there: &Stat) -> bool {
@@ -111,6 +118,13 @@ impl Spot<'_> {
     pub(crate) fn claim(&self, stat: &Stat) -> bool {
         let taken = made(&self.dir).and_then(|made| made.taken.as_ref());
         taken.is_none_or(|taken| lock(taken).insert(stat.ino))
+    }
+
+    /// Takes a claim back: the entry will get another inode.
+    pub(crate) fn unclaim(&self, stat: &Stat) {
+        if let Some(taken) = made(&self.dir).and_then(|made| made.taken.as_ref()) {
+            lock(taken).remove(&stat.ino);
+        }
     }
 
     /// Remembers what was just made here.
@@ -292,6 +306,13 @@ impl Spot<'_> {
             }
         }
         if !xattrs.is_empty() || !clean {
+            if self.run.dest.is_user() && stat.kind() != Kind::Symlink && have.mode & 0o200 == 0 {
+                // Attributes of the user's own need the right to write, which
+                // goes again with the mode below.
+                target
+                    .set_permissions(have.permissions() | 0o200)
+                    .map_err(step)?;
+            }
             failures.extend(self.set_xattrs(place, xattrs, clean));
         }
         if stat.kind() != Kind::Symlink

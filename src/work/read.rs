@@ -13,6 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nix::errno::Errno;
+
 use super::Work;
 use super::budget::Budget;
 use super::run::Run;
@@ -22,6 +24,7 @@ use crate::plan::{Extents, LARGE_BYTES, Listing, Plan, Read, WHOLE};
 use crate::sys::metadata::Stat;
 use crate::sys::{advise, beneath, memory};
 
+mod holes;
 mod large;
 mod share;
 mod small;
@@ -242,8 +245,16 @@ impl<'a, 'run> Reader<'a, 'run> {
                 "is no longer a regular file",
             ));
         }
-        if self.run.dest.wants_share() && self.share(entry, file, &stat)? {
-            return Ok(());
+        if self.run.dest.wants_share() && stat.size > 0 {
+            if self.share(entry, file, &stat)? {
+                return Ok(());
+            }
+            if self.run.dest.must_share() {
+                let e = Errno::EOPNOTSUPP.into();
+                return Err(
+                    Failure::new(Op::Create, self.path(entry), e).detail("--reflink=always")
+                );
+            }
         }
         let done = if stat.size > LARGE_BYTES {
             self.large(entry, file, stat)

@@ -2,6 +2,7 @@
 //! ledger of outcomes. Every entry is counted exactly once.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,8 @@ pub(crate) struct Copied {
     pub(crate) size: u64,
     /// Of the bytes read; none where extents were shared.
     pub(crate) digest: Option<u128>,
+    /// The data of a file with holes.
+    pub(crate) ranges: Option<Box<[Range<u64>]>>,
 }
 
 /// One more name of an inode of the source.
@@ -41,8 +44,6 @@ pub(crate) struct Leader {
     pub(crate) name: Box<[u8]>,
     /// Whether that copy arrived.
     pub(crate) arrived: bool,
-    /// Names of it in this tree, as far as known.
-    pub(crate) names: u64,
 }
 
 /// Shared by all threads of a run.
@@ -211,8 +212,7 @@ impl<'a> Run<'a> {
     pub(crate) fn lead_or_follow(&self, stat: &Stat, dir: &Arc<Dir>, name: &[u8]) -> bool {
         let inode = (stat.dev, stat.ino);
         let mut leaders = lock(&self.leaders);
-        if let Some(leader) = leaders.get_mut(&inode) {
-            leader.names += 1;
+        if leaders.contains_key(&inode) {
             let follower = Follower {
                 inode,
                 dir: dir.clone(),
@@ -225,7 +225,6 @@ impl<'a> Run<'a> {
             dir: dir.clone(),
             name: name.into(),
             arrived: false,
-            names: 1,
         };
         leaders.insert(inode, leader);
         true
@@ -249,7 +248,6 @@ impl<'a> Run<'a> {
                 dir: dir.clone(),
                 name: name.into(),
                 arrived,
-                names: 1,
             });
         leader.arrived = arrived;
     }

@@ -68,6 +68,7 @@ impl Stream<'_> {
     fn single(&self, start: &Start, name: &[u8]) {
         let listed = crate::plan::scan::list::holder(start, name);
         self.run.counters.found.fetch_add(1, Relaxed);
+        lock(&self.dirs).push(listed.0.clone());
         self.batch(&listed.0, listed.1);
     }
 

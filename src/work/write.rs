@@ -23,7 +23,6 @@ use crate::plan::{Action, Dir, Kind, Listing};
 use crate::report::Outcome;
 use crate::sys::metadata::Stat;
 use crate::sys::special;
-use crate::sys::xattrs::{Place, Xattrs};
 use crate::verify::file as check;
 
 /// Does one piece of work.
@@ -190,6 +189,7 @@ pub(crate) fn after_writing(
                     name: spot.name.into(),
                     size: expect.size,
                     digest: expect.digest,
+                    ranges: expect.ranges.map(Into::into),
                 });
             }
         }
@@ -240,8 +240,12 @@ pub(crate) fn make_special(run: &Run<'_>, listing: &Listing, index: u32, near: &
     let (dir, name) = (listing.dir(entry), listing.name(entry));
     run.mark(index);
     let mut stat = Stat::default();
-    let made = special_at_source(dir, name).and_then(|found| {
+    let made = keep::at_source(dir, name).and_then(|found| {
         stat = found.stat;
+        if matches!(stat.kind(), Kind::File | Kind::Dir) {
+            let why = "changed its kind after it was listed";
+            return Err(Failure::because(Op::Stat, dir.path_of(name), why));
+        }
         let fd = near.open(run, dir)?;
         let spot = Spot {
             run,
@@ -269,35 +273,4 @@ pub(crate) fn make_special(run: &Run<'_>, listing: &Listing, index: u32, near: &
     let arrived = outcome != Outcome::Failed;
     run.finished(dir, name, outcome, failures);
     run.led(&stat, dir, name, arrived);
-}
-
-/// A source entry without content.
-struct Special {
-    stat: Stat,
-    xattrs: Xattrs,
-    /// Of a symlink.
-    text: Option<Vec<u8>>,
-}
-
-fn special_at_source(dir: &Dir, name: &[u8]) -> Result<Special, Failure> {
-    let path = dir.path_of(name);
-    let fd = dir
-        .source
-        .root
-        .dir(&dir.relative())
-        .during(Op::Stat, &path)?;
-    let stat = Stat::at(&fd, name).during(Op::Stat, &path)?;
-    let text = match stat.kind() {
-        Kind::Symlink => Some(special::read_link(&fd, name).during(Op::Read, &path)?),
-        Kind::File | Kind::Dir => {
-            return Err(Failure::because(
-                Op::Stat,
-                path,
-                "changed its kind after it was listed",
-            ));
-        }
-        _ => None,
-    };
-    let xattrs = Place::name(&fd, name).read().during(Op::Read, &path)?;
-    Ok(Special { stat, xattrs, text })
 }

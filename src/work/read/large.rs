@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,17 +10,19 @@ use nix::errno::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::small::{ATTEMPTS, read_at, will_not_hold_still};
-use super::{Reader, WINDOW_BYTES, Work};
+use super::{Reader, WINDOW_BYTES, Work, holes};
 use crate::error::{During, Failure, Op};
 use crate::plan::Kind;
 use crate::plan::bundle::BUNDLE_BYTES;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
-use crate::sys::{advise, beneath, transfer};
-use crate::verify::file::read_digest;
+use crate::sys::{advise, transfer};
+use crate::verify::digest::{digest_of_ranges, hash_gap, read_digest};
+use crate::verify::file::digest_at;
 use crate::work::keep;
-use crate::work::large::{Large, Verdict, hash_zeros};
-use crate::work::write::Near;
+use crate::work::large::{Large, Verdict};
+use crate::work::part::Spot;
+use crate::work::write::settle;
 
 /// Bytes in one piece.
 const CHUNK_BYTES: usize = BUNDLE_BYTES;
@@ -35,8 +35,7 @@ impl Reader<'_, '_> {
         file: &Arc<File>,
         first: Stat,
     ) -> Result<(), Failure> {
-        if self.run.options.checksum && self.is_there_already(entry, file, &first)? {
-            keep::keep(self.run, self.listing, entry, &mut Near::default());
+        if self.run.options.checksum && self.is_kept(entry, file, &first)? {
             return Ok(());
         }
         let mut stat = first;
@@ -85,39 +84,61 @@ impl Reader<'_, '_> {
             return Verdict::Again(now);
         };
         let grew = whole && now.size >= stat.size;
-        match grew.then(|| begins_with(file, stat.size, seen.digest128())) {
-            Some(Ok(true)) => {
+        let again = || digest_of_ranges(file, stat.size, &large.ranges, &mut Vec::new());
+        match grew.then(again) {
+            Some(Ok(digest)) if digest == seen.digest128() => {
                 Verdict::Prefix(Failure::because(Op::Read, path, will_not_hold_still(true)))
             }
-            Some(Err(e)) => Verdict::Failed(Failure::new(Op::Read, path, e)),
-            Some(Ok(false)) | None => {
-                Verdict::Failed(Failure::because(Op::Read, path, will_not_hold_still(false)))
+            Some(Err(e)) if e.kind() != io::ErrorKind::UnexpectedEof => {
+                Verdict::Failed(Failure::new(Op::Read, path, e))
             }
+            _ => Verdict::Failed(Failure::because(Op::Read, path, will_not_hold_still(false))),
         }
     }
 
-    /// With --checksum: whether the destination has this very content.
-    fn is_there_already(&self, entry: u32, file: &File, stat: &Stat) -> Result<bool, Failure> {
+    /// With --checksum: whether the destination has this very content, and may
+    /// keep it; if so, it is counted.
+    pub(super) fn is_kept(
+        &mut self,
+        entry: u32,
+        file: &File,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        let run = self.run;
         let it = &self.listing.entries[entry as usize];
         let (dir, name) = (self.listing.dir(it), self.listing.name(it));
-        let fd = self.run.dest.dir(dir)?;
-        let name = dir.dest_name(name);
+        let fd = run.dest.dir(dir)?;
+        let spot = Spot {
+            run,
+            dir: dir.clone(),
+            fd: &fd,
+            name: dir.dest_name(name),
+        };
         // Whatever goes wrong in this look, the file is simply copied.
-        let Ok(there) = Stat::at(&fd, name) else {
+        let Ok(there) = Stat::at(&fd, spot.name) else {
             return Ok(false);
         };
         if there.kind() != Kind::File
             || there.is_same_inode(stat)
-            || !self.run.dest.is_same_content_by_stat(stat, &there)
+            || !run.dest.is_same_content_by_stat(stat, &there)
         {
             return Ok(false);
         }
+        let path = self.path(entry);
         let mut scratch = Vec::new();
-        let ours =
-            read_digest(file, stat.size, &mut scratch).during(Op::Read, &self.path(entry))?;
-        let theirs = beneath::open_file(fd.as_fd(), name)
-            .and_then(|there| read_digest(&there, stat.size, &mut scratch));
-        Ok(theirs.is_ok_and(|theirs| theirs == ours))
+        let ours = read_digest(file, stat.size, &mut scratch).during(Op::Read, &path)?;
+        let theirs = digest_at(&spot, &mut scratch);
+        let now = Stat::of(file).during(Op::Stat, &path)?;
+        if !stat.held_still(&now) || !theirs.is_ok_and(|theirs| theirs == ours) {
+            return Ok(false);
+        }
+        let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
+        let Some(kept) = keep::keep_file(&spot, stat, &xattrs)? else {
+            return Ok(false);
+        };
+        run.mark(entry);
+        settle(run, dir, name, stat, Ok(kept), None);
+        Ok(true)
     }
 
     /// Hands on a large file that is in memory already.
@@ -156,7 +177,7 @@ impl Reader<'_, '_> {
         let it = &self.listing.entries[entry as usize];
         let path = self.path(entry);
         let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
-        let ranges = ranges(file, &stat).during(Op::Read, &path)?;
+        let ranges = holes::of_file(file, &stat).during(Op::Read, &path)?;
         let (dir, name) = (self.listing.dir(it), self.listing.name(it));
         Large::begin(self.run, dir, name, stat, xattrs, ranges).map(Arc::new)
     }
@@ -192,7 +213,7 @@ impl Reader<'_, '_> {
                 }
                 self.run.counters.read_bytes.fetch_add(want as u64, Relaxed);
                 if let Some(seen) = &mut seen {
-                    hash_zeros(seen, at - hashed_to);
+                    hash_gap(seen, hashed_to, at);
                     seen.update(&buffer);
                     hashed_to = at + want as u64;
                 }
@@ -204,7 +225,7 @@ impl Reader<'_, '_> {
             }
         }
         if let Some(seen) = seen {
-            hash_zeros(seen, large.stat.size - hashed_to);
+            hash_gap(seen, hashed_to, large.stat.size);
         }
         Ok(Pieces::All)
     }
@@ -257,83 +278,4 @@ fn read_exact(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// The ranges to read as data. What the kernel calls a hole is believed where
-/// the allocated blocks agree: no more of them than the data needs. Where
-/// there are more (blocks reserved and never written, or a filesystem that
-/// says hole and means data), the holes are read as well, and only zeros in
-/// whole blocks are left out.
-fn ranges(file: &File, stat: &Stat) -> io::Result<Vec<Range<u64>>> {
-    let said = transfer::data_ranges(file, stat.size)?;
-    let block = u64::from(stat.block.max(4096));
-    let data: u64 = said
-        .iter()
-        .map(|r| (r.end - r.start).next_multiple_of(block))
-        .sum();
-    let is_whole = said == [0..stat.size];
-    // Extent trees and attribute blocks count as allocated too.
-    if is_whole || stat.allocated <= data + data / 64 + (64 << 10) {
-        return Ok(said);
-    }
-    let mut believed: Vec<Range<u64>> = Vec::new();
-    let mut at = 0;
-    for range in said
-        .into_iter()
-        .chain(std::iter::once(stat.size..stat.size))
-    {
-        not_zero(file, at..range.start, &mut believed)?;
-        push(&mut believed, range.clone());
-        at = range.end;
-    }
-    Ok(believed)
-}
-
-/// Adds the blocks of a supposed hole that are not zeros after all.
-fn not_zero(file: &File, hole: Range<u64>, out: &mut Vec<Range<u64>>) -> io::Result<()> {
-    let mut buffer = vec![0; 1 << 20];
-    let mut at = hole.start;
-    while at < hole.end {
-        #[allow(clippy::cast_possible_truncation)]
-        let want = (hole.end - at).min(buffer.len() as u64) as usize;
-        let n = read_at(file, &mut buffer[..want], at)?;
-        if n == 0 {
-            return Ok(());
-        }
-        for (i, block) in (0u64..).zip(buffer[..n].chunks(4096)) {
-            if block.iter().any(|&b| b != 0) {
-                let from = at + i * 4096;
-                push(out, from..from + block.len() as u64);
-            }
-        }
-        at += n as u64;
-    }
-    Ok(())
-}
-
-fn push(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ if range.is_empty() => {}
-        _ => ranges.push(range),
-    }
-}
-
-/// Whether the file's first `len` bytes have this digest.
-fn begins_with(file: &File, len: u64, digest: u128) -> io::Result<bool> {
-    let mut hasher = Xxh3::new();
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut at = 0;
-    while at < len {
-        #[allow(clippy::cast_possible_truncation)]
-        let want = (len - at).min(buffer.len() as u64) as usize;
-        match read_at(file, &mut buffer[..want], at)? {
-            0 => return Ok(false),
-            n => {
-                hasher.update(&buffer[..n]);
-                at += n as u64;
-            }
-        }
-    }
-    Ok(hasher.digest128() == digest)
 }

@@ -25,10 +25,11 @@ impl Reader<'_, '_> {
         stat: &Stat,
     ) -> Result<bool, Failure> {
         let run = self.run;
-        // With --checksum what is there is looked at first, and copied the
-        // usual way if it differs.
-        if stat.size == 0 || run.options.checksum || !run.dest.can_share(stat.dev, file) {
+        if !run.dest.can_share(stat.dev, file) {
             return Ok(false);
+        }
+        if run.options.checksum && self.is_kept(entry, file, stat)? {
+            return Ok(true);
         }
         let it = &self.listing.entries[entry as usize];
         let (dir, name) = (self.listing.dir(it), self.listing.name(it));

@@ -2,18 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Reader, Work};
+use super::{Reader, Work, holes};
 use crate::error::{During, Failure, Op};
 use crate::plan::LARGE_BYTES;
 use crate::plan::bundle::{Bundle, Member};
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
-use crate::sys::transfer;
 use crate::sys::xattrs::{Place, Xattrs};
 
 /// Times that a file is read before it is said not to hold still.
@@ -43,9 +41,9 @@ impl Reader<'_, '_> {
             let full = std::mem::replace(&mut self.bundle, next);
             (self.sink)(Work::Bundle(full));
         }
-        let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
         let mut stat = first;
         for attempt in 1..=ATTEMPTS {
+            let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
             let start = self.bundle.bytes.len();
             let name = self.name_in_stream(entry);
             self.bundle.begin(&name, &stat, &xattrs, stat.size);
@@ -97,7 +95,8 @@ impl Reader<'_, '_> {
             }
             let data_at = self.bundle.bytes.len() - usize::try_from(read).unwrap_or(0);
             let data = data_at..self.bundle.bytes.len();
-            let ranges = holes(file, &self.bundle.bytes[data.clone()]).during(Op::Read, &path)?;
+            let ranges =
+                holes::of_bytes(file, &self.bundle.bytes[data.clone()]).during(Op::Read, &path)?;
             self.bundle.end(
                 data_at,
                 Member {
@@ -143,22 +142,13 @@ pub(super) fn will_not_hold_still(prefix: bool) -> &'static str {
 }
 
 /// Appends the file's content: exactly the size that it had, or, where that is
-/// 0, whatever there is up to the limit of a small file (/proc says 0).
+/// 0, whatever there is (/proc says 0 of files that have content).
 fn append(file: &File, out: &mut Vec<u8>, stat: &Stat) -> io::Result<()> {
     let start = out.len();
-    let want = usize::try_from(if stat.size == 0 {
-        LARGE_BYTES
-    } else {
-        stat.size
-    })
-    .unwrap_or(0);
     if stat.size == 0 {
-        // Most empty files are empty: one small read tells.
-        let mut probe = [0; 64];
-        if read_at(file, &mut probe, 0)? == 0 {
-            return Ok(());
-        }
+        return append_unsized(file, out, start);
     }
+    let want = usize::try_from(stat.size).unwrap_or(0);
     out.resize(start + want, 0);
     let mut done = 0;
     while done < want {
@@ -170,6 +160,27 @@ fn append(file: &File, out: &mut Vec<u8>, stat: &Stat) -> io::Result<()> {
     out.truncate(start + done);
     Ok(())
 }
+
+fn append_unsized(file: &File, out: &mut Vec<u8>, start: usize) -> io::Result<()> {
+    // Most empty files are empty: one small read tells.
+    let mut piece = 64;
+    loop {
+        let at = out.len();
+        out.resize(at + piece, 0);
+        let n = read_at(file, &mut out[at..], (at - start) as u64)?;
+        out.truncate(at + n);
+        if n == 0 {
+            return Ok(());
+        }
+        if out.len() - start > MAX_UNSIZED_BYTES {
+            return Err(io::Error::other("it has no size and does not end"));
+        }
+        piece = 256 * 1024;
+    }
+}
+
+/// The largest file in /proc that says 0 and means it is some MiB.
+const MAX_UNSIZED_BYTES: usize = 64 << 20;
 
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     loop {
@@ -190,7 +201,7 @@ fn look_again(file: &File, before: &Stat, read: u64) -> io::Result<Look> {
     }
     // Files that are made up as they are read (/proc, /sys) have no blocks and
     // a size that says nothing.
-    if before.allocated == 0 && read < LARGE_BYTES {
+    if before.allocated == 0 && (before.size == 0 || read < before.size) {
         return Ok(Look::Still);
     }
     if before.size > 0 && read < before.size {
@@ -209,35 +220,4 @@ fn reads_the_same(file: &File, bytes: &[u8]) -> io::Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(e) => Err(e),
     }
-}
-
-/// Smallest block of any filesystem here: XFS can have 512 bytes.
-const SMALLEST_BLOCK: usize = 512;
-
-/// The ranges that are data, if some are not. The kernel is only asked where
-/// the bytes could be a hole, and only believed where they are zeros.
-fn holes(file: &File, data: &[u8]) -> io::Result<Option<Vec<Range<u64>>>> {
-    if !data.chunks(SMALLEST_BLOCK).any(is_zero) {
-        return Ok(None);
-    }
-    let size = data.len() as u64;
-    let ranges = transfer::data_ranges(file, size)?;
-    let mut believed: Vec<Range<u64>> = Vec::new();
-    let mut at = 0;
-    for range in ranges.into_iter().chain(std::iter::once(size..size)) {
-        #[allow(clippy::cast_possible_truncation)]
-        let hole = &data[at as usize..range.start as usize];
-        let from = if is_zero(hole) { range.start } else { at };
-        match believed.last_mut() {
-            Some(last) if last.end == from => last.end = range.end,
-            _ if from == range.end => {}
-            _ => believed.push(from..range.end),
-        }
-        at = range.end;
-    }
-    Ok((believed != [0..size]).then_some(believed))
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&b| b == 0)
 }

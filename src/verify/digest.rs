@@ -1,0 +1,187 @@
+//! Digests of files. XXH3-128 of the content; of a large file with holes, of its
+//! data ranges, with a mark for each gap: a tebibyte of nothing is not hashed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::plan::LARGE_BYTES;
+use crate::sys::transfer;
+
+/// Read in one go up to this; larger files in pieces of it.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The digest of a file's first `size` bytes, holes as the zeros that they read
+/// as: the same however the file is stored.
+///
+/// # Errors
+/// `UnexpectedEof` where there are fewer.
+pub(crate) fn read_digest(file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<u128> {
+    if size <= PIECE_BYTES as u64 {
+        scratch.resize(usize::try_from(size).unwrap_or(PIECE_BYTES), 0);
+        read_all(file, scratch, 0)?;
+        return Ok(xxh3_128(scratch));
+    }
+    let mut hasher = Xxh3::new();
+    let mut at = 0;
+    for range in transfer::data_ranges(file, size)? {
+        hash_zeros(&mut hasher, range.start - at);
+        hash_range(&mut hasher, file, &range, scratch)?;
+        at = range.end;
+    }
+    hash_zeros(&mut hasher, size - at);
+    Ok(hasher.digest128())
+}
+
+/// The digest of a copy, to be compared with the one that was taken while its
+/// source was read. Where the source had holes (`ranges` are its data), what
+/// the copy has outside of them must be zeros.
+///
+/// # Errors
+/// `UnexpectedEof` where the copy is shorter; `InvalidData` where a hole is not
+/// zeros.
+pub(crate) fn digest_of_copy(
+    file: &File,
+    size: u64,
+    ranges: Option<&[Range<u64>]>,
+    scratch: &mut Vec<u8>,
+) -> io::Result<u128> {
+    let Some(ranges) = ranges.filter(|_| size > LARGE_BYTES) else {
+        return read_digest(file, size, scratch);
+    };
+    for found in transfer::data_ranges(file, size)? {
+        let mut at = found.start;
+        for range in ranges
+            .iter()
+            .filter(|r| r.end > found.start && r.start < found.end)
+        {
+            must_be_zeros(file, at..range.start, scratch)?;
+            at = range.end;
+        }
+        must_be_zeros(file, at..found.end, scratch)?;
+    }
+    digest_of_ranges(file, size, ranges, scratch)
+}
+
+/// The digest of data ranges, with a mark for each gap.
+pub(crate) fn digest_of_ranges(
+    file: &File,
+    size: u64,
+    ranges: &[Range<u64>],
+    scratch: &mut Vec<u8>,
+) -> io::Result<u128> {
+    let mut hasher = Xxh3::new();
+    let mut at = 0;
+    for range in ranges {
+        hash_gap(&mut hasher, at, range.start);
+        hash_range(&mut hasher, file, range, scratch)?;
+        at = range.end;
+    }
+    hash_gap(&mut hasher, at, size);
+    Ok(hasher.digest128())
+}
+
+/// Marks a gap by where the next data begins. No gap, no mark: of a file
+/// without holes the digest is that of its bytes.
+pub(crate) fn hash_gap(hasher: &mut Xxh3, from: u64, to: u64) {
+    if to > from {
+        hasher.update(&to.to_le_bytes());
+    }
+}
+
+fn hash_range(
+    hasher: &mut Xxh3,
+    file: &File,
+    range: &Range<u64>,
+    scratch: &mut Vec<u8>,
+) -> io::Result<()> {
+    for_pieces(file, range.clone(), scratch, |piece| {
+        hasher.update(piece);
+        Ok(())
+    })
+}
+
+fn must_be_zeros(file: &File, range: Range<u64>, scratch: &mut Vec<u8>) -> io::Result<()> {
+    for_pieces(file, range, scratch, |piece| {
+        if piece.iter().any(|&b| b != 0) {
+            let why = "a hole of the source is not zeros";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(())
+    })
+}
+
+fn for_pieces(
+    file: &File,
+    range: Range<u64>,
+    scratch: &mut Vec<u8>,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let want = (range.end - at).min(PIECE_BYTES as u64);
+        scratch.resize(usize::try_from(want).unwrap_or(PIECE_BYTES), 0);
+        read_all(file, scratch, at)?;
+        each(scratch)?;
+        at += want;
+    }
+    Ok(())
+}
+
+fn hash_zeros(hasher: &mut Xxh3, mut len: u64) {
+    static ZEROS: [u8; 65536] = [0; 65536];
+    while len > 0 {
+        let some = len.min(ZEROS.len() as u64);
+        hasher.update(&ZEROS[..usize::try_from(some).unwrap_or(ZEROS.len())]);
+        len -= some;
+    }
+}
+
+fn read_all(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    match file.read_exact_at(buffer, offset) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(io::Error::new(
+            e.kind(),
+            "it is shorter than what was written",
+        )),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_where_the_source_has_a_hole_is_found() {
+        let file = tempfile::tempfile().unwrap();
+        let size = 3 << 20;
+        file.set_len(size).unwrap();
+        file.write_all_at(b"data", 1 << 20).unwrap();
+        let ranges = [1 << 20..(1 << 20) + 4096];
+        let mut scratch = Vec::new();
+        let good = digest_of_copy(&file, size, Some(&ranges), &mut scratch).unwrap();
+        assert_eq!(
+            good,
+            digest_of_ranges(&file, size, &ranges, &mut scratch).unwrap()
+        );
+        // Zeros in a hole change nothing; anything else does.
+        file.write_all_at(&[0; 8192], 2 << 20).unwrap();
+        let same = digest_of_copy(&file, size, Some(&ranges), &mut scratch).unwrap();
+        assert_eq!(good, same);
+        file.write_all_at(b"x", (2 << 20) + 5).unwrap();
+        assert!(digest_of_copy(&file, size, Some(&ranges), &mut scratch).is_err());
+    }
+
+    #[test]
+    fn a_digest_knows_where_data_lies() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 20).unwrap();
+        let mut scratch = Vec::new();
+        let mut of =
+            |range: Range<u64>| digest_of_ranges(&file, 8 << 20, &[range], &mut scratch).unwrap();
+        assert_ne!(of(0..4096), of(4096..8192));
+    }
+}
