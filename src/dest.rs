@@ -19,6 +19,7 @@ use crate::plan::{Dir, Kind, Made, Taken, There};
 use crate::sys::beneath::Root;
 use crate::sys::metadata::{Stat, Target, Time};
 use crate::sys::times::Limits;
+use crate::sys::transfer::Shared;
 use crate::sys::xattrs::{self, Place};
 use crate::sys::{special, transfer};
 
@@ -288,7 +289,7 @@ impl Dest {
             openat(&self.root, ".", flags, private)
                 .map_err(io::Error::from)
                 .and_then(|fd| transfer::share(file, &fd.into()))
-                .unwrap_or(false)
+                .is_ok_and(|shared| shared != Shared::NotHere)
         })
     }
 

@@ -14,24 +14,29 @@ use nix::unistd::{Whence, lseek};
 
 nix::ioctl_write_int_bad!(ficlone, nix::request_code_write!(0x94, 9, size_of::<i32>()));
 
-/// Shares all of `src`'s extents with `dst` (ioctl_ficlone(2)): `false` where
-/// these two cannot.
-pub(crate) fn share(src: &File, dst: &File) -> io::Result<bool> {
+/// How sharing extents went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// The files have the same extents now.
+    Yes,
+    /// This file cannot (no copy-on-write, in use), others may.
+    NotThis,
+    /// These filesystems cannot.
+    NotHere,
+}
+
+/// Shares all of `src`'s extents with `dst` (ioctl_ficlone(2)).
+pub(crate) fn share(src: &File, dst: &File) -> io::Result<Shared> {
     // SAFETY: both descriptors are open for as long as the call lasts; the
     // kernel takes the second as a number.
     match unsafe { ficlone(dst.as_raw_fd(), src.as_raw_fd()) } {
-        Ok(_) => Ok(true),
-        Err(
-            Errno::EOPNOTSUPP
-            | Errno::ENOTTY
-            | Errno::EXDEV
-            | Errno::EINVAL
-            | Errno::EISDIR
-            | Errno::ETXTBSY
-            | Errno::ENOSYS
-            | Errno::EPERM
-            | Errno::EBADF,
-        ) => Ok(false),
+        Ok(_) => Ok(Shared::Yes),
+        Err(Errno::EINVAL | Errno::ETXTBSY | Errno::EPERM | Errno::EBADF | Errno::EISDIR) => {
+            Ok(Shared::NotThis)
+        }
+        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EXDEV | Errno::ENOSYS) => {
+            Ok(Shared::NotHere)
+        }
         Err(errno) => Err(errno.into()),
     }
 }

@@ -36,13 +36,16 @@ const WINDOW_FILES: u64 = 64;
 /// Threads that read from a disk that does not seek.
 const READERS: u64 = 4;
 
+/// Takes a file's digest; see [`Files::digest`].
+type Digest<'a> = dyn Fn(usize, &File, u64, &mut Vec<u8>) -> io::Result<u128> + Sync + 'a;
+
 /// Files that are known by a number, and what to do with them.
 pub(crate) struct Files<'a> {
     /// There are files 0 to `count`.
     pub(crate) count: usize,
     pub(crate) open: &'a (dyn Fn(usize) -> io::Result<File> + Sync),
     /// The digest of a file of this size; the vector is scratch memory.
-    pub(crate) digest: &'a (dyn Fn(usize, &File, u64, &mut Vec<u8>) -> io::Result<u128> + Sync),
+    pub(crate) digest: &'a Digest<'a>,
     /// Is told of every file, in any order.
     pub(crate) each: &'a (dyn Fn(usize, io::Result<Found>) + Sync),
     pub(crate) is_stopped: &'a (dyn Fn() -> bool + Sync),

@@ -9,7 +9,7 @@ use super::Reader;
 use crate::error::{During, Failure, Op};
 use crate::report::Outcome;
 use crate::sys::metadata::Stat;
-use crate::sys::transfer;
+use crate::sys::transfer::{self, Shared};
 use crate::sys::xattrs::Place;
 use crate::verify::file as check;
 use crate::work::part::Spot;
@@ -45,10 +45,10 @@ impl Reader<'_, '_> {
         };
         let part = spot.create(stat)?;
         match transfer::share(file, &part.file).during(Op::Write, &spot.path()) {
-            Ok(true) => {}
+            Ok(Shared::Yes) => {}
             // This file cannot (another extent size, no copy-on-write): the
             // next may.
-            Ok(false) => return part.discard(&spot).map(|()| false),
+            Ok(Shared::NotThis | Shared::NotHere) => return part.discard(&spot).map(|()| false),
             Err(failure) => {
                 part.discard(&spot)?;
                 return Err(failure);
