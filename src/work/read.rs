@@ -6,7 +6,7 @@
 //! still is named. The look-ahead keeps each file's identity beside its
 //! result, so that an error never shifts the queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -20,24 +20,17 @@ use super::budget::Budget;
 use super::run::Run;
 use crate::error::{During, Failure, Op};
 use crate::plan::bundle::Bundle;
-use crate::plan::{Extents, LARGE_BYTES, Listing, Plan, Read, WHOLE};
+use crate::plan::{LARGE_BYTES, Listing, Plan, Read, WHOLE};
 use crate::sys::metadata::Stat;
-use crate::sys::{advise, beneath, memory};
+use crate::sys::{advise, beneath};
 
 mod holes;
 mod large;
 mod share;
 mod small;
+mod window;
 
-/// Bytes that the kernel is asked to read ahead, over all opened files. Twice
-/// what a 7,200 rpm disk reads in 50 ms; measured in METHODOLOGY.md.
-const WINDOW_BYTES: u64 = 16 << 20;
-
-/// Opened files ahead, at most.
-const WINDOW_FILES: u64 = 1024;
-
-/// Descriptors left for everything else.
-const OTHER_FILES: u64 = 48;
+use window::{WINDOW_BYTES, Window};
 
 /// Takes over what was read.
 pub(crate) type Sink<'a> = dyn FnMut(Work) + 'a;
@@ -51,7 +44,7 @@ pub(crate) fn sweep(
     sink: &mut Sink<'_>,
 ) {
     let mut reader = Reader::new(run, &plan.listing, budget, sink);
-    let mut window = Window::new(run, &plan.listing, &plan.extents, reads);
+    let mut window = Window::new(&plan.listing, &plan.extents, reads);
     let mut halves: HashMap<u32, Half> = HashMap::new();
     while let Some(ahead) = window.next() {
         if run.is_stopped() {
@@ -92,88 +85,6 @@ pub(crate) fn open(listing: &Listing, index: u32) -> io::Result<File> {
     dir.source
         .root
         .file(&beneath::join([&dir.relative()[..], name]))
-}
-
-/// A file that was opened ahead of its turn.
-struct Ahead {
-    read: Read,
-    file: io::Result<File>,
-    asked_bytes: u64,
-}
-
-/// Files opened and asked for ahead of the reader. It is refilled when it has
-/// run half empty, so that requests reach the disk's queue in strides that the
-/// scheduler can sort and merge.
-struct Window<'a> {
-    listing: &'a Listing,
-    extents: &'a Extents,
-    reads: std::slice::Iter<'a, Read>,
-    ahead: VecDeque<Ahead>,
-    bytes: u64,
-    max_files: usize,
-}
-
-impl<'a> Window<'a> {
-    fn new(
-        _run: &Run<'_>,
-        listing: &'a Listing,
-        extents: &'a Extents,
-        reads: &'a [Read],
-    ) -> Window<'a> {
-        let files = memory::open_files_limit().saturating_sub(OTHER_FILES) / 2;
-        let max_files = usize::try_from(files.clamp(1, WINDOW_FILES)).unwrap_or(1);
-        Window {
-            listing,
-            extents,
-            reads: reads.iter(),
-            ahead: VecDeque::new(),
-            bytes: 0,
-            max_files,
-        }
-    }
-
-    fn next(&mut self) -> Option<Ahead> {
-        if self.ahead.len() <= self.max_files / 2 && self.bytes <= WINDOW_BYTES / 2 {
-            self.fill();
-        }
-        let first = self.ahead.pop_front()?;
-        self.bytes -= first.asked_bytes;
-        Some(first)
-    }
-
-    fn fill(&mut self) {
-        while self.ahead.is_empty()
-            || (self.ahead.len() < self.max_files && self.bytes < WINDOW_BYTES)
-        {
-            let Some(&read) = self.reads.next() else {
-                return;
-            };
-            let file = open(self.listing, read.entry);
-            let (offset, len) = match read.part {
-                WHOLE => (
-                    0,
-                    self.listing.entries[read.entry as usize]
-                        .size
-                        .min(WINDOW_BYTES),
-                ),
-                part => {
-                    let extent = self.extents[&read.entry][part as usize];
-                    (extent.logical, extent.len)
-                }
-            };
-            if let Ok(file) = &file
-                && len > 0
-            {
-                advise::will_need(file, offset, len);
-            }
-            self.bytes += len;
-            self.ahead.push_back(Ahead {
-                read,
-                file,
-                asked_bytes: len,
-            });
-        }
-    }
 }
 
 /// A fragmented file of which some extents are still to come.
