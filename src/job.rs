@@ -165,7 +165,7 @@ fn planned(
     ends::try_shares(&dest, &plan);
     dest.settle_shares();
     let bytes: u64 = plan.listing.entries.iter().map(|e| e.size).sum();
-    let budget = Budget::new(memory, plan.sweeps.len(), bytes > available / 2);
+    let budget = Budget::new(memory, work::readers(&plan), bytes > available / 2);
     let run = Run::new(
         &dest,
         &job.options,

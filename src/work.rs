@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::plan::{Action, Kind, Listing, Plan};
+use crate::plan::{Action, Kind, Listing, Plan, Read, Sweep};
 use budget::Budget;
 use run::Run;
 
@@ -50,11 +50,11 @@ pub(crate) fn execute(run: &Run<'_>, plan: &Plan, budget: &Budget, writers: usiz
                 }
             });
         }
-        for sweep in &plan.sweeps {
+        for reads in plan.sweeps.iter().flat_map(shares) {
             let work_tx = work_tx.clone();
             scope.spawn(move || {
-                read::sweep(run, plan, &sweep.reads, budget, &mut |work| {
-                    send(&work_tx, work)
+                read::sweep(run, plan, reads, budget, &mut |work| {
+                    send(&work_tx, work);
                 });
             });
         }
@@ -62,6 +62,27 @@ pub(crate) fn execute(run: &Run<'_>, plan: &Plan, budget: &Budget, writers: usiz
         drop(work_tx);
     });
 }
+
+/// Readers that a plan keeps busy: one a disk that seeks, some for others.
+pub(crate) fn readers(plan: &Plan) -> usize {
+    plan.sweeps.iter().map(|sweep| shares(sweep).count()).sum()
+}
+
+/// One sweep is one reader's: a second would move the head away. Where order
+/// means nothing, several read side by side.
+fn shares(sweep: &Sweep) -> std::slice::Chunks<'_, Read> {
+    let readers = if sweep.choice.order == "none" {
+        READERS
+    } else {
+        1
+    };
+    sweep
+        .reads
+        .chunks(sweep.reads.len().div_ceil(readers).max(1))
+}
+
+/// Readers of a disk that does not seek.
+const READERS: usize = 4;
 
 /// What needs no reading order: in the order of the listing's directories.
 fn send_entries(run: &Run<'_>, listing: &Listing, work_tx: &Sender<Work>) {

@@ -21,6 +21,8 @@ const BUFFERS_PER_READER: usize = 4;
 pub(crate) struct Budget {
     full_tx: Sender<Vec<u8>>,
     free_rx: Receiver<Vec<u8>>,
+    /// Threads that share the open files.
+    pub(crate) readers: usize,
     /// Whether the kernel may copy large files by itself where nobody needs to
     /// see the bytes. Not in a sweep, whose reader must not wait for writes.
     pub(crate) in_kernel: bool,
@@ -51,6 +53,7 @@ impl Budget {
         Budget {
             full_tx,
             free_rx,
+            readers: readers.max(1),
             in_kernel: false,
             drop_behind,
         }

@@ -44,7 +44,7 @@ pub(crate) fn sweep(
     sink: &mut Sink<'_>,
 ) {
     let mut reader = Reader::new(run, &plan.listing, budget, sink);
-    let mut window = Window::new(&plan.listing, &plan.extents, reads);
+    let mut window = Window::new(&plan.listing, &plan.extents, reads, budget.readers as u64);
     let mut halves: HashMap<u32, Half> = HashMap::new();
     while let Some(ahead) = window.next() {
         if run.is_stopped() {

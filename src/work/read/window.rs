@@ -38,8 +38,13 @@ pub(super) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(listing: &'a Listing, extents: &'a Extents, reads: &'a [Read]) -> Window<'a> {
-        let files = memory::open_files_limit().saturating_sub(OTHER_FILES) / 2;
+    pub(super) fn new(
+        listing: &'a Listing,
+        extents: &'a Extents,
+        reads: &'a [Read],
+        readers: u64,
+    ) -> Window<'a> {
+        let files = memory::open_files_limit().saturating_sub(OTHER_FILES) / 2 / readers;
         let max_files = usize::try_from(files.clamp(1, WINDOW_FILES)).unwrap_or(1);
         Window {
             listing,
