@@ -169,7 +169,10 @@ fn the_summary_counts_every_entry_once() {
     let scratch = Scratch::new();
     let src = tree(&scratch);
     // Root, a, d, d/big, l, d/a2, many, and thirty files.
-    let ran = copy(src.root(), &scratch.dst());
+    let ran = Haul::new()
+        .arg("--reflink=never")
+        .copy(src.root(), &scratch.dst())
+        .run();
     ran.ok();
     assert_eq!(ran.figure("found"), 37);
     assert_eq!(ran.figure("linked"), 1);
@@ -318,4 +321,67 @@ fn help_goes_out_although_nobody_reads_the_rest() {
         .expect("UTF-8");
     child.wait().expect("ends");
     assert!(!words.contains("panicked"), "{words}");
+}
+
+/// The command on a terminal of its own; what it wrote there.
+fn on_a_terminal(args: &[&std::path::Path]) -> Option<Vec<u8>> {
+    let mut line = format!("'{}'", env!("CARGO_BIN_EXE_haul"));
+    for arg in args {
+        line += &format!(" '{}'", arg.to_str().expect("UTF-8"));
+    }
+    let output = Command::new("script")
+        .args(["-q", "-e", "-c", &line, "/dev/null"])
+        .stdin(Stdio::null())
+        .output();
+    match output {
+        Ok(output) => Some(output.stdout),
+        Err(error) => {
+            common::probe::skip("script", &error.to_string());
+            None
+        }
+    }
+}
+
+#[test]
+fn hostile_names_do_not_act_on_a_terminal() {
+    let scratch = Scratch::new();
+    let src = scratch.src();
+    src.file("\x1b[2Jclear/f", b"x")
+        .file("\u{202e}gnp.exe/f", b"x")
+        .file("bell\x07/f", b"x");
+    let dst = scratch.tree("dst");
+    for name in src.names("") {
+        dst.file(String::from_utf8(name).expect("UTF-8"), b"in the way");
+    }
+    let Some(shown) = on_a_terminal(&[&src.contents(), dst.root()]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown);
+    assert!(
+        text.contains("clear") && text.contains("gnp.exe") && text.contains("bell"),
+        "{text:?}"
+    );
+    assert!(!text.contains("\x1b[2Jclear"), "{text:?}");
+    assert!(!text.contains('\u{202e}'), "{text:?}");
+    assert!(!text.contains('\x07'), "{text:?}");
+}
+
+#[test]
+fn a_terminal_sees_the_summary_after_the_progress() {
+    let scratch = Scratch::new();
+    let src = tree(&scratch);
+    let Some(shown) = on_a_terminal(&[&src.contents(), &scratch.dst()]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown);
+    assert!(text.contains("found 37"), "{text:?}");
+    common::assert_same(src.root(), &scratch.dst());
+    // A pipe sees no progress at all: nothing that goes back over a line.
+    let piped = haul([src.contents(), scratch.path("other")]);
+    piped.ok();
+    assert!(
+        !piped.stderr.contains('\r') && !piped.stderr.contains('\x1b'),
+        "{:?}",
+        piped.stderr
+    );
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use common::snapshot::{Leave, NOTHING, Snapshot, assert_alike, assert_same_but};
 use common::tree::names_in;
-use common::{Ability, Haul, Scratch, Tree, assert_same, can, copy, haul};
+use common::{Ability, Haul, Scratch, Tree, assert_same, can, copy};
 
 /// A bit of everything that any user can make.
 fn mixed(scratch: &Scratch) -> Tree {
@@ -30,165 +30,6 @@ fn mixed(scratch: &Scratch) -> Tree {
         .mtime("a/one", 1_234_567_890, 987_654_321);
     src.mtime("a", 1_000_000_000, 1).mtime("", 1_100_000_000, 2);
     src
-}
-
-#[test]
-fn contents_of_a_source_with_a_slash_become_the_destination() {
-    let scratch = Scratch::new();
-    let src = mixed(&scratch);
-    src.mode("", 0o751);
-    copy(src.root(), &scratch.dst()).ok();
-    assert_same(src.root(), &scratch.dst());
-}
-
-#[test]
-fn a_source_without_a_slash_arrives_under_its_name() {
-    let scratch = Scratch::new();
-    let src = mixed(&scratch);
-    haul([src.root(), &scratch.dst()]).ok();
-    assert_eq!(names_in(&scratch.dst()), [b"src"]);
-    assert_same(src.root(), &scratch.dst().join("src"));
-}
-
-#[test]
-fn a_slash_behind_the_destination_changes_nothing() {
-    let scratch = Scratch::new();
-    let src = mixed(&scratch);
-    haul([src.contents(), scratch.path("one/")]).ok();
-    assert_same(src.root(), &scratch.path("one"));
-    haul([src.root().to_owned(), scratch.path("two/")]).ok();
-    assert_same(src.root(), &scratch.path("two/src"));
-}
-
-#[test]
-fn sources_relative_to_the_current_directory_work() {
-    let scratch = Scratch::new();
-    let src = mixed(&scratch);
-    for (source, lands_in) in [
-        ("src", "src"),
-        ("./src", "src"),
-        ("src/", ""),
-        ("src//", ""),
-        ("src/.", ""),
-    ] {
-        let dst = scratch.path("relative");
-        Haul::new()
-            .current_dir(scratch.root())
-            .args([source, "relative"])
-            .run()
-            .ok();
-        assert_same(src.root(), &dst.join(lands_in));
-        fs::remove_dir_all(dst).expect("remove");
-    }
-    // The current directory itself, and one above it, are their contents: they have no name.
-    Haul::new()
-        .current_dir(src.root())
-        .args([".", "../dot"])
-        .run()
-        .ok();
-    assert_same(src.root(), &scratch.path("dot"));
-    Haul::new()
-        .current_dir(&src.path("a/b"))
-        .args(["../..", "../../../up"])
-        .run()
-        .ok();
-    assert_same(src.root(), &scratch.path("up"));
-}
-
-#[test]
-fn one_file_is_copied_to_the_name_given() {
-    let scratch = Scratch::new();
-    let src = scratch.src();
-    src.random("f", 7, 100_000)
-        .mode("f", 0o604)
-        .mtime("f", 99, 5);
-    haul([src.path("f"), scratch.path("new name")]).ok();
-    assert_same(&src.path("f"), &scratch.path("new name"));
-}
-
-#[test]
-fn one_file_goes_into_a_directory() {
-    let scratch = Scratch::new();
-    let src = scratch.src();
-    src.file("f", b"x").mtime("f", 99, 5);
-    scratch.tree("there");
-    haul([src.path("f"), scratch.path("there")]).ok();
-    assert_same(&src.path("f"), &scratch.path("there/f"));
-    // A slash says that the name is to be a directory, and so it is made.
-    haul([src.path("f"), scratch.path("made/")]).ok();
-    assert_same(&src.path("f"), &scratch.path("made/f"));
-}
-
-#[test]
-fn one_file_replaces_the_file_named() {
-    let scratch = Scratch::new();
-    let src = scratch.src();
-    src.file("f", b"new").mtime("f", 99, 5);
-    fs::write(scratch.path("old"), b"old and longer").expect("write");
-    haul([src.path("f"), scratch.path("old")]).ok();
-    assert_same(&src.path("f"), &scratch.path("old"));
-}
-
-#[test]
-fn several_sources_go_into_one_destination() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.tree("one"), scratch.tree("two"));
-    one.file("f", b"1").dir("d");
-    two.file("g", b"2").symlink("l", "g");
-    fs::write(scratch.path("three"), b"3").expect("write");
-    let dst = scratch.dst();
-    haul([one.root(), two.root(), &scratch.path("three"), &dst]).ok();
-    assert_same(one.root(), &dst.join("one"));
-    assert_same(two.root(), &dst.join("two"));
-    assert_same(&scratch.path("three"), &dst.join("three"));
-    assert_eq!(
-        names_in(&dst),
-        [b"one".to_vec(), b"three".to_vec(), b"two".to_vec()]
-    );
-}
-
-#[test]
-fn contents_of_two_sources_are_merged() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.tree("one"), scratch.tree("two"));
-    one.file("d/f", b"1").file("only one", b"1");
-    two.file("d/g", b"2").file("only two", b"2");
-    haul([one.contents(), two.contents(), scratch.dst()]).ok();
-    for (tree, path) in [
-        (&one, "d/f"),
-        (&one, "only one"),
-        (&two, "d/g"),
-        (&two, "only two"),
-    ] {
-        assert_same(&tree.path(path), &scratch.dst().join(path));
-    }
-}
-
-#[test]
-fn two_files_for_one_name_are_not_passed_over_in_silence() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.tree("one"), scratch.tree("two"));
-    one.file("same", b"from one");
-    two.file("same", b"from two, other");
-    let dst = scratch.tree("dst");
-    let ran = haul([one.path("same"), two.path("same"), dst.root().to_owned()]);
-    ran.exits(&[1, 11, 23]).says("same");
-    assert!(one.path("same").exists() && two.path("same").exists());
-}
-
-#[test]
-fn a_missing_parent_of_the_destination_is_not_made_unasked() {
-    let scratch = Scratch::new();
-    let src = mixed(&scratch);
-    let far = scratch.path("no/such/place");
-    copy(src.root(), &far).exits(&[11]).says("--mkpath");
-    assert!(!scratch.path("no").exists());
-    Haul::new()
-        .arg("--mkpath")
-        .copy(src.root(), &far)
-        .run()
-        .ok();
-    assert_same(src.root(), &far);
 }
 
 #[test]
@@ -455,4 +296,35 @@ fn a_copy_of_the_copy_is_the_same_again() {
         &Snapshot::of(&scratch.path("2")),
         NOTHING,
     );
+}
+
+#[test]
+fn memory_stays_within_the_budget_however_large_the_files_are() {
+    let scratch = Scratch::new();
+    let src = scratch.src();
+    let block = common::bytes_of(1, 1 << 20);
+    for name in ["one", "two"] {
+        src.file(name, b"");
+        for _ in 0..200 {
+            src.append(name, &block);
+        }
+    }
+    for order in ["--order=physical", "--order=none"] {
+        let dst = scratch.path(order);
+        let haul = Haul::new().args([order, "--memory=16M", "--reflink=never"]);
+        let mut running = haul.copy(src.root(), &dst).start();
+        let status = format!("/proc/{}/status", running.pid());
+        let mut peak_kib = 0;
+        running.until(|| {
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let figure = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+            peak_kib = figure.unwrap_or(0).max(peak_kib);
+            false
+        });
+        running.wait().ok();
+        assert!(peak_kib > 0, "never seen");
+        assert!(peak_kib < 150_000, "{order}: {peak_kib} KiB at the peak");
+        fs::remove_dir_all(dst).expect("remove");
+    }
 }

@@ -232,7 +232,7 @@ fn an_interrupt_in_a_large_file_removes_the_part() {
     src.random("large", 1, 120_000_000).mtime("large", OLD, 5);
     let dst = scratch.dst();
     let haul = Haul::new()
-        .args(["--threads=1", "--memory=16M"])
+        .args(["--threads=1", "--memory=16M", "--reflink=never"])
         .copy(src.root(), &dst);
     let slow = slowing("write,pwrite64,pwritev,pwritev2,copy_file_range", 60);
     let mut running = haul.under(slow).start();

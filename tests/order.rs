@@ -8,17 +8,15 @@ mod common;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use common::extents::{Extent, extents, physical};
+use common::extents::extents;
 use common::probe::succeeds;
 use common::random::Random;
-use common::trace::{Call, traced};
+use common::sweep::{CALLS, Disk, accesses};
+use common::trace::traced;
 use common::tree::bytes_of;
 use common::{Ability, Haul, Scratch, Tree, assert_same, can};
-
-const CALLS: &str = "openat,openat2,lseek,read,pread64,readv,preadv,preadv2,copy_file_range,\
-                     sendfile,fadvise64,readahead,ioctl";
 
 /// A small disk whose free space was in pieces when the tree was written: files lie in an order
 /// unlike that of their names, and the large ones in many extents.
@@ -85,116 +83,6 @@ fn interleaved(tree: &Tree, names: [&str; 2], len: usize) {
 
 fn sync(root: &Path) {
     succeeds("sync", &["-f", root.to_str().expect("UTF-8")]).expect("sync");
-}
-
-/// What was read or asked for in advance: a file and the offset at which it began.
-#[derive(Debug)]
-struct Access {
-    path: PathBuf,
-    offset: u64,
-    /// Bytes read, or asked for in advance; 0 there means up to the end.
-    len: u64,
-    advance: bool,
-}
-
-/// Follows the file positions, for calls that do not say an offset.
-fn accesses(calls: &[Call], below: &Path) -> Vec<Access> {
-    let mut positions: HashMap<u64, u64> = HashMap::new();
-    let mut found = Vec::new();
-    for call in calls {
-        let fd = descriptor(&call.args);
-        let result = call.result.unwrap_or(-1);
-        let advance = match call.name.as_str() {
-            "openat" | "openat2" => {
-                positions.insert(result as u64, 0);
-                continue;
-            }
-            "lseek" => {
-                if result >= 0 {
-                    positions.insert(fd, result as u64);
-                }
-                continue;
-            }
-            "fadvise64" if call.args.contains("WILLNEED") => true,
-            "readahead" => true,
-            "fadvise64" | "ioctl" => continue,
-            _ => false,
-        };
-        let Some(path) = call.path().filter(|path| path.starts_with(below)) else {
-            continue;
-        };
-        if result < 0 || (result == 0 && !advance) {
-            continue;
-        }
-        let offset = match call.name.as_str() {
-            "read" | "readv" => {
-                let at = positions.entry(fd).or_default();
-                let offset = *at;
-                *at += result as u64;
-                offset
-            }
-            "pread64" | "preadv" | "preadv2" => call.number(3).expect("an offset"),
-            "fadvise64" | "readahead" => call.number(1).expect("an offset"),
-            other => panic!("{other} was not expected: {}", call.args),
-        };
-        let len = match call.name.as_str() {
-            "fadvise64" | "readahead" => call.number(2).expect("a length"),
-            _ => result as u64,
-        };
-        found.push(Access {
-            path,
-            offset,
-            len,
-            advance,
-        });
-    }
-    found
-}
-
-fn descriptor(args: &str) -> u64 {
-    args.split('<')
-        .next()
-        .and_then(|number| number.trim().parse().ok())
-        .unwrap_or(u64::MAX)
-}
-
-struct Disk {
-    maps: HashMap<PathBuf, Vec<Extent>>,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        Disk {
-            maps: HashMap::new(),
-        }
-    }
-
-    fn place(&mut self, access: &Access) -> Option<u64> {
-        let map = self
-            .maps
-            .entry(access.path.clone())
-            .or_insert_with(|| extents(&access.path));
-        physical(map, access.offset)
-    }
-
-    /// Accesses whose place lies before that of the one before them.
-    fn steps_back<'a>(&mut self, accesses: impl Iterator<Item = &'a Access>) -> Vec<String> {
-        let mut back = Vec::new();
-        let mut last = 0;
-        for access in accesses {
-            let Some(place) = self.place(access) else {
-                continue;
-            };
-            if place < last {
-                back.push(format!(
-                    "{:?}@{} at {place} after {last}",
-                    access.path, access.offset
-                ));
-            }
-            last = place;
-        }
-        back
-    }
 }
 
 #[test]
@@ -420,6 +308,47 @@ fn every_byte_of_the_source_is_read_once() {
             .sum();
         assert_eq!(read as u64, bytes, "{order}");
         assert_eq!(ran.figure("read_bytes"), bytes, "{order}");
+    }
+}
+
+#[test]
+fn verification_reads_the_destination_back_in_the_order_of_its_place() {
+    if !can(&[Ability::Loop, Ability::Strace]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let src = aged(&scratch, "ext4");
+    let other = scratch.ext4("other", 64);
+    let dst = other.join("dst");
+    // Written in the order of the source; then aged, so that its own order is another one.
+    let haul = Haul::new()
+        .args(["--verify=none", "--reflink=never"])
+        .copy(src.root(), &dst);
+    haul.run().ok();
+    let copied = Tree::new(dst.clone());
+    for number in (0..240).step_by(3) {
+        let name = format!("d{}/f{number:03}", number % 8);
+        let bytes = std::fs::read(copied.path(&name)).expect("read");
+        let like = src.path(&name);
+        copied.remove(&name).file(&name, bytes);
+        common::tree::same_mtime(&copied.path(&name), &like);
+    }
+    sync(&other);
+    let haul = Haul::new()
+        .args(["verify", "--order=physical"])
+        .args([src.root(), &dst]);
+    let (_, calls) = traced(&scratch, &haul, CALLS);
+    for side in [src.root(), &dst] {
+        let all = accesses(&calls, side);
+        let read = all.iter().filter(|access| !access.advance).count();
+        assert!(read >= 240, "{side:?}: only {read} reads were seen");
+        let back = Disk::new().steps_back(all.iter().filter(|access| !access.advance));
+        let some = &back[..back.len().min(5)];
+        assert!(
+            back.is_empty(),
+            "{side:?}: {} reads go back: {some:#?}",
+            back.len()
+        );
     }
 }
 

@@ -220,12 +220,11 @@ fn files_replaced_by_rename_are_old_or_new() {
         || {
             for round in 0..ROUNDS {
                 let dst = scratch.path(format!("dst{round}"));
-                let ran = copy(src.root(), &dst);
-                ran.exits(&[0, 23, 24]);
+                copy(src.root(), &dst).exits(&[0, 23, 24]);
                 for index in 0..300 {
                     let name = format!("f{index}");
+                    // A listing may miss a name that is replaced meanwhile, as on btrfs.
                     let Ok(have) = fs::read(dst.join(&name)) else {
-                        ran.says(&name);
                         continue;
                     };
                     let whole = have.len() == 5000 && have.iter().all(|&byte| byte == have[0]);

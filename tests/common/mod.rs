@@ -12,15 +12,18 @@
 pub mod edits;
 pub mod extents;
 pub mod probe;
+pub mod ran;
 pub mod random;
 pub mod run;
 pub mod scratch;
 pub mod snapshot;
+pub mod sweep;
 pub mod trace;
 pub mod tree;
 
 pub use probe::{Ability, can};
-pub use run::{Haul, Ran, copy, haul};
+pub use ran::Ran;
+pub use run::{Haul, copy, haul};
 pub use scratch::{Scratch, USER};
 pub use snapshot::{Snapshot, assert_same};
 pub use tree::{Tree, bytes_of};

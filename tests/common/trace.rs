@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::run::{Haul, Ran};
+use super::ran::Ran;
+use super::run::Haul;
 use super::scratch::Scratch;
 
 /// One call, with the paths that strace put behind the descriptors.
