@@ -127,9 +127,10 @@ fn ascending(kind: &str) {
         "{kind}: {} steps back when unordered",
         back.len()
     );
+    let fiemap = calls.iter().find(|call| call.args.contains("FIEMAP"));
     assert!(
-        !calls.iter().any(|call| call.args.contains("FIEMAP")),
-        "FIEMAP without an order"
+        fiemap.is_none(),
+        "{kind}: FIEMAP without an order: {fiemap:?}"
     );
 
     let dst = scratch.dst();
@@ -342,7 +343,11 @@ fn verification_reads_the_destination_back_in_the_order_of_its_place() {
         let all = accesses(&calls, side);
         let read = all.iter().filter(|access| !access.advance).count();
         assert!(read >= 240, "{side:?}: only {read} reads were seen");
-        let back = Disk::new().steps_back(all.iter().filter(|access| !access.advance));
+        // File by file: a digest wants the pieces of one in their own order.
+        let begun = all
+            .iter()
+            .filter(|access| !access.advance && access.offset == 0);
+        let back = Disk::new().steps_back(begun);
         let some = &back[..back.len().min(5)];
         assert!(
             back.is_empty(),

@@ -84,7 +84,7 @@ fn device_nodes_are_made_anew_by_root() {
     let src = scratch.src();
     src.device("zero", SFlag::S_IFCHR, 1, 5)
         .device("disk", SFlag::S_IFBLK, 7, 200);
-    src.device("far", SFlag::S_IFCHR, 4000, 250_000)
+    src.device("far", SFlag::S_IFCHR, 500, 250_000)
         .device("d/full", SFlag::S_IFCHR, 1, 7);
     src.mode("zero", 0o666)
         .owner("zero", 12, 34)

@@ -125,7 +125,7 @@ fn add(
         }
         93..95 if kinds.root => {
             let kind = *random.pick(&[SFlag::S_IFCHR, SFlag::S_IFBLK]);
-            tree.device(path, kind, random.below(4000), random.below(1 << 18));
+            tree.device(path, kind, random.below(500), random.below(1 << 18));
         }
         95..97 => {
             tree.socket(path);
