@@ -65,11 +65,11 @@ if [ -z "${HAUL_TEST_DIR:-}" ] && [ -w /dev/shm ]; then
     export HAUL_TEST_DIR=/dev/shm
 fi
 if [ -z "$root" ]; then
-    step cargo test
+    step cargo test --no-fail-fast
     echo "== not root: not tested on loop-mounted ext4, XFS and btrfs"
     exit
 fi
 can=root,caps,sparse,mount,loop,xfs,strace,rsync
-HAUL_REQUIRE=$can step cargo test
+HAUL_REQUIRE=$can step cargo test --no-fail-fast
 unset HAUL_TEST_DIR
-HAUL_REQUIRE=$can,xattr,acl,fiemap step scripts/filesystems.sh cargo test --test '*'
+HAUL_REQUIRE=$can,xattr,acl,fiemap step scripts/filesystems.sh cargo test --no-fail-fast --test '*'
