@@ -85,7 +85,8 @@ SUITES = {
     "fresh-ext4": Suite("ext4", ["--shape", "fresh"], COLD),
     # Needs Debian's package linux-source.
     "linux-xfs": Suite("xfs", ["--shape", "linux", "--order", "aged"], 2560),
-    "warm-small": Suite(None, ["--shape", "small"], 1536, "--verify=none"),
+    "warm-small": Suite(
+        None, ["--shape", "small"], 2560, "--verify=none", mkfs=("-N", "200000")),
     "warm-large": Suite(None, ["--shape", "large"], 3584, "--verify=none"),
     "memory-1m": Suite(
         None, ["--shape", "small", "--files", "1000000", "--mean", "300"], 2560,
@@ -142,6 +143,13 @@ class WarmSource:
 
     def __init__(self, work, suite):
         self.image = Image(work, "src", suite.image_mib, suite.mkfs)
+        try:
+            self.fill(suite)
+        except BaseException:
+            self.close()  # nobody else knows of it yet
+            raise
+
+    def fill(self, suite):
         self.image.format()
         self.root = self.image.mount_point / "tree"
         self.tree = make_tree(self.root, suite)

@@ -186,6 +186,15 @@ impl Dest {
             .during(Op::Create, &path())
     }
 
+    /// The same for an entry that shall be made in it, and is named where that
+    /// fails.
+    pub(crate) fn dir_for(&self, dir: &Dir, name: &[u8]) -> Result<OwnedFd, Failure> {
+        self.dir(dir).map_err(|failure| {
+            let path = dir.dest_path_of(&self.path, dir.dest_name(name));
+            Failure { path, ..failure }.detail("its directory")
+        })
+    }
+
     fn taken(&self, stat: &Stat) -> Taken {
         let mut taken = self.taken.lock().unwrap_or_else(|e| e.into_inner());
         taken.entry((stat.dev, stat.ino)).or_default().clone()

@@ -83,7 +83,7 @@ fn link(
     near: &mut Near,
 ) -> Result<(), Failure> {
     let dir = &follower.dir;
-    let fd = near.open(run, dir)?;
+    let fd = near.open(run, dir, &follower.name)?;
     let spot = Spot {
         run,
         dir: dir.clone(),

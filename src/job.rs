@@ -178,7 +178,7 @@ fn planned(
     planned::register_links(&run, &plan);
     counters.scan_done.store(true, Relaxed);
     counters.enter("copy");
-    work::execute(&run, &plan, &budget, writers(&job.options));
+    work::execute(&run, &plan, &budget, writers(&job.options, 5));
     work::account_for_the_rest(&run, &plan.listing);
     let dirs = std::mem::take(&mut plan.listing.dirs);
     drop(plan);
@@ -195,7 +195,7 @@ fn streamed(
 ) -> Result<Report, Error> {
     let memory = budget::bytes(job.options.memory, memory::available_bytes());
     let dest = ends.make_dest(&job.options)?.meeting_of(ends.starts.len());
-    let threads = writers(&job.options);
+    let threads = writers(&job.options, stream::FILES_EACH);
     let mut budget = Budget::new(memory, threads, false);
     budget.in_kernel = true;
     let run = Run::new(&dest, &job.options, counters, stop, 0);
@@ -256,11 +256,13 @@ pub(crate) fn scanners() -> usize {
 }
 
 /// Writing is memory copying and kernel work for the processors' number of
-/// threads, and waiting for as many more.
-fn writers(options: &Options) -> usize {
+/// threads, and waiting for as many more; never more than may have `files`
+/// files open each.
+fn writers(options: &Options, files: u64) -> usize {
     let processors = std::thread::available_parallelism().map_or(2, |n| n.get());
-    options
-        .threads
-        .unwrap_or((2 * processors).clamp(2, 32))
+    let wanted = options.threads.unwrap_or((2 * processors).clamp(2, 32));
+    let can = memory::open_files_limit().saturating_sub(24) / files;
+    wanted
+        .min(usize::try_from(can).unwrap_or(usize::MAX))
         .max(1)
 }

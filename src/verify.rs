@@ -18,6 +18,8 @@ use crate::error::{Failure, Op};
 use crate::plan::choose::Choices;
 use crate::report::Outcome;
 use crate::sys::beneath;
+use crate::sys::metadata::Stat;
+use crate::work::part::Spot;
 use crate::work::run::{Copied, Run, lock};
 use medium::Found;
 
@@ -48,6 +50,7 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
             Some(e) => {
                 let path = it.dir.dest_path_of(&run.dest.path, &it.name);
                 run.failed(Failure::new(Op::Verify, path, e));
+                disown(run, it);
                 run.counters.recount(Outcome::Copied, Outcome::Failed);
                 run.counters.copied_files.fetch_sub(1, Relaxed);
             }
@@ -64,4 +67,27 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
         is_stopped: &|| run.is_interrupted(),
     };
     medium::read(&files, choices);
+}
+
+/// See [`Spot::disown`].
+fn disown(run: &Run<'_>, it: &Copied) {
+    let mut failures = Vec::new();
+    match run.dest.dir(&it.dir) {
+        Ok(fd) => {
+            let spot = Spot {
+                run,
+                dir: it.dir.clone(),
+                fd: &fd,
+                name: &it.name,
+            };
+            match Stat::at(&fd, &it.name) {
+                Ok(stat) => spot.disown(&stat, &mut failures),
+                Err(e) => failures.push(Failure::new(Op::SetMetadata, spot.path(), e)),
+            }
+        }
+        Err(failure) => failures.push(failure),
+    }
+    for failure in failures {
+        run.failed(failure);
+    }
 }

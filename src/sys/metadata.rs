@@ -23,6 +23,18 @@ pub struct Time {
 }
 
 impl Time {
+    /// The time of the clock.
+    pub(crate) fn now() -> Time {
+        let now = std::time::SystemTime::now();
+        let since = now
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Time {
+            s: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            ns: since.subsec_nanos(),
+        }
+    }
+
     fn spec(self) -> TimeSpec {
         TimeSpec::new(self.s, i64::from(self.ns))
     }
@@ -147,8 +159,8 @@ impl Owner {
         if !self.uid {
             mode &= !0o4000;
         }
-        // On a directory setgid only says whose group new files get.
-        if !self.gid && stat.kind() != Kind::Dir {
+        // On a directory it says whose group new files get: another's now.
+        if !self.gid {
             mode &= !0o2000;
         }
         mode
@@ -273,6 +285,6 @@ mod tests {
             .permissions(&file),
             0o4755
         );
-        assert_eq!(lost.permissions(&dir), 0o2755);
+        assert_eq!(lost.permissions(&dir), 0o755);
     }
 }

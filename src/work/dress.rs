@@ -9,10 +9,19 @@ use super::part::Spot;
 use crate::error::Failure;
 use crate::error::Op;
 use crate::plan::Kind;
-use crate::sys::metadata::{Owner, Stat, Target};
+use crate::sys::metadata::{Owner, Stat, Target, Time};
 use crate::sys::xattrs::{self, Place, Xattrs};
 
 impl Spot<'_> {
+    /// Takes the source's mtime from a copy that is known to be wrong, so that
+    /// no later run takes it for finished.
+    pub(crate) fn disown(&self, stat: &Stat, failures: &mut Vec<Failure>) {
+        let target = Target::Name(self.fd, self.name);
+        if let Err(e) = target.set_times(stat.atime, Time::now()) {
+            failures.push(Failure::new(Op::SetMetadata, self.path(), e));
+        }
+    }
+
     /// Gives metadata to what is complete, in the only order that works: the
     /// owner first, since changing it clears setuid bits and capabilities;
     /// then attributes, mode, and times last.

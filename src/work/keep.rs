@@ -29,7 +29,7 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
     let mut stat = Stat::default();
     let kept = at_source(dir, name).and_then(|found| {
         stat = found.stat;
-        let fd = near.open(run, dir)?;
+        let fd = near.open(run, dir, name)?;
         let spot = Spot {
             run,
             dir: dir.clone(),

@@ -108,7 +108,7 @@ impl Large {
         xattrs: Xattrs,
         ranges: Vec<Range<u64>>,
     ) -> Result<Large, Failure> {
-        let fd = run.dest.dir(dir)?;
+        let fd = run.dest.dir_for(dir, name)?;
         let part = {
             let spot = Spot {
                 run,
@@ -117,10 +117,16 @@ impl Large {
                 name: dir.dest_name(name),
             };
             let part = spot.create(&stat)?;
+            // With holes the size comes first: XFS reserves room behind what it
+            // takes for the end of a growing file, and the holes would get it.
+            let sized = match is_sparse(&ranges, stat.size) {
+                true => part.file.set_len(stat.size),
+                false => Ok(()),
+            };
             let reserved = ranges
                 .iter()
                 .try_for_each(|range| transfer::reserve(&part.file, range).map(drop));
-            if let Err(failure) = reserved.during(Op::Write, &spot.path()) {
+            if let Err(failure) = sized.and(reserved).during(Op::Write, &spot.path()) {
                 part.discard(&spot)?;
                 return Err(failure);
             }
@@ -301,23 +307,17 @@ fn finish(
     Over::Counted
 }
 
+fn is_sparse(ranges: &[Range<u64>], size: u64) -> bool {
+    ranges.iter().map(|r| r.end - r.start).sum::<u64>() < size
+}
+
 fn complete(
     spot: &Spot<'_>,
     large: &Large,
     digest: Option<u128>,
 ) -> Result<(Outcome, Vec<Failure>), Failure> {
     let size = large.stat.size;
-    let is_sparse = large.ranges.iter().map(|r| r.end - r.start).sum::<u64>() < size;
-    if is_sparse
-        && let Err(failure) = large
-            .part
-            .file
-            .set_len(size)
-            .during(Op::Write, &spot.path())
-    {
-        large.part.discard(spot)?;
-        return Err(failure);
-    }
+    let is_sparse = is_sparse(&large.ranges, size);
     let failures = large.part.finish(spot, &large.stat, &large.xattrs)?;
     let expect = check::Expect {
         stat: &large.stat,

@@ -221,18 +221,24 @@ impl Stream<'_> {
     fn read(&self, listing: &Listing, files: Vec<(u32, (File, Stat))>) {
         let mut sink = |work| write::work(self.run, listing, self.budget, work);
         let mut reader = Reader::new(self.run, listing, self.budget, &mut sink);
+        let mut large = Vec::new();
         for (index, (file, stat)) in files {
             if self.run.is_stopped() {
                 let entry = &listing.entries[index as usize];
                 self.run
                     .not_reached(listing.dir(entry), listing.name(entry));
             } else if stat.size > PIPED_BYTES {
-                self.read_piped(listing, index, &Arc::new(file), stat);
+                large.push((index, Arc::new(file), stat));
             } else {
                 reader.opened(index, &Arc::new(file), stat);
             }
         }
         reader.flush();
+        rayon::scope(|scope| {
+            for (index, file, stat) in large {
+                scope.spawn(move |_| self.read_piped(listing, index, &file, stat));
+            }
+        });
     }
 
     /// A file that is worth a thread of its own for the writing, so that it is
@@ -264,3 +270,6 @@ const PIPED_PIECES: usize = 2;
 
 /// Files that are open at once in a thread, before they are read.
 const FILES_AHEAD: usize = 8;
+
+/// Descriptors that a thread may need at once.
+pub(crate) const FILES_EACH: u64 = FILES_AHEAD as u64 + 6;

@@ -21,7 +21,7 @@ use crate::job::Verify;
 use crate::plan::bundle::{Bundle, Member};
 use crate::plan::{Action, Dir, Kind, Listing};
 use crate::report::Outcome;
-use crate::sys::metadata::Stat;
+use crate::sys::metadata::{Stat, Time};
 use crate::sys::special;
 use crate::verify::file as check;
 
@@ -40,11 +40,16 @@ pub(crate) struct Near(Option<(*const Dir, OwnedFd)>);
 
 impl Near {
     /// Opens a directory of the destination, unless it is the last one.
-    pub(crate) fn open(&mut self, run: &Run<'_>, dir: &Arc<Dir>) -> Result<&OwnedFd, Failure> {
+    pub(crate) fn open(
+        &mut self,
+        run: &Run<'_>,
+        dir: &Arc<Dir>,
+        name: &[u8],
+    ) -> Result<&OwnedFd, Failure> {
         let key = Arc::as_ptr(dir);
         let fd = match self.0.take() {
             Some((last, fd)) if last == key => fd,
-            _ => run.dest.dir(dir)?,
+            _ => run.dest.dir_for(dir, name)?,
         };
         Ok(&self.0.insert((key, fd)).1)
     }
@@ -65,7 +70,7 @@ pub(crate) fn write_bundle(run: &Run<'_>, listing: &Listing, budget: &Budget, bu
             run.not_reached(dir, name);
             continue;
         }
-        let written = near.open(run, dir).and_then(|fd| {
+        let written = near.open(run, dir, name).and_then(|fd| {
             let spot = Spot {
                 run,
                 dir: dir.clone(),
@@ -129,7 +134,7 @@ fn write_member(
     // later run takes it for finished.
     let stat_to_set = if member.flaw.is_some() {
         &Stat {
-            mtime: now(),
+            mtime: Time::now(),
             ..*stat
         }
     } else {
@@ -146,16 +151,6 @@ fn write_member(
         file: Some(&part.file),
     };
     after_writing(spot, &expect, failures, scratch)
-}
-
-fn now() -> crate::sys::metadata::Time {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    crate::sys::metadata::Time {
-        s: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        ns: since.subsec_nanos(),
-    }
 }
 
 fn is_there_already(spot: &Spot<'_>, stat: &Stat, data: &[u8], scratch: &mut Vec<u8>) -> bool {
@@ -181,7 +176,12 @@ pub(crate) fn after_writing(
     if failures.is_empty() {
         match run.options.verify {
             Verify::None => spot.take_new(),
-            Verify::Read => check::read_back(spot, expect, scratch, &mut failures),
+            Verify::Read => {
+                check::read_back(spot, expect, scratch, &mut failures);
+                if failures.iter().any(|f| f.op == Op::Verify) {
+                    spot.disown(expect.stat, &mut failures);
+                }
+            }
             Verify::Durable => {
                 check::look(spot, expect, &mut failures);
                 lock(&run.copied).push(Copied {
@@ -198,14 +198,14 @@ pub(crate) fn after_writing(
 }
 
 fn write_ranges(part: &Part, data: &[u8], ranges: &[Range<u64>]) -> io::Result<()> {
-    let mut end = 0;
+    // With holes the size comes first: XFS reserves room behind what it takes
+    // for the end of a growing file, and the holes would get it.
+    if ranges != [0..data.len() as u64] {
+        part.file.set_len(data.len() as u64)?;
+    }
     for range in ranges {
         let (from, to) = (index(range.start), index(range.end));
         part.file.write_all_at(&data[from..to], range.start)?;
-        end = range.end;
-    }
-    if end < data.len() as u64 {
-        part.file.set_len(data.len() as u64)?;
     }
     Ok(())
 }
@@ -246,7 +246,7 @@ pub(crate) fn make_special(run: &Run<'_>, listing: &Listing, index: u32, near: &
             let why = "changed its kind after it was listed";
             return Err(Failure::because(Op::Stat, dir.path_of(name), why));
         }
-        let fd = near.open(run, dir)?;
+        let fd = near.open(run, dir, name)?;
         let spot = Spot {
             run,
             dir: dir.clone(),

@@ -36,7 +36,7 @@ impl Reader<'_, '_> {
         let xattrs = Place::Open(file)
             .read()
             .during(Op::Read, &self.path(entry))?;
-        let fd = run.dest.dir(dir)?;
+        let fd = run.dest.dir_for(dir, name)?;
         let spot = Spot {
             run,
             dir: dir.clone(),
