@@ -36,6 +36,44 @@ pub(crate) fn read_digest(file: &File, size: u64, scratch: &mut Vec<u8>) -> io::
     Ok(hasher.digest128())
 }
 
+/// A digest of the content that is the same however a file is stored, and does
+/// not take long over nothing: blocks of zeros, holes or not, are passed over,
+/// with a mark for each gap.
+///
+/// # Errors
+/// `UnexpectedEof` where the file is shorter than `size`.
+pub(crate) fn content_digest(file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<u128> {
+    if size <= PIECE_BYTES as u64 {
+        return read_digest(file, size, scratch);
+    }
+    let mut hasher = Xxh3::new();
+    let (mut at, mut read_to) = (0, 0);
+    for range in transfer::data_ranges(file, size)? {
+        let start = (range.start - range.start % BLOCK_BYTES).max(read_to);
+        let end = range.end.next_multiple_of(BLOCK_BYTES).min(size);
+        let mut offset = start;
+        for_pieces(file, start..end.max(start), scratch, |piece| {
+            for block in piece.chunks(BLOCK_LEN) {
+                if block.iter().any(|&b| b != 0) {
+                    hash_gap(&mut hasher, at, offset);
+                    hasher.update(block);
+                    at = offset + block.len() as u64;
+                }
+                offset += block.len() as u64;
+            }
+            Ok(())
+        })?;
+        read_to = end.max(read_to);
+    }
+    hash_gap(&mut hasher, at, size);
+    Ok(hasher.digest128())
+}
+
+/// The unit in which [`content_digest`] passes over zeros; pieces are whole
+/// multiples of it.
+const BLOCK_LEN: usize = 64 << 10;
+const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
+
 /// The digest of a copy, to be compared with the one that was taken while its
 /// source was read. Where the source had holes (`ranges` are its data), what
 /// the copy has outside of them must be zeros.
@@ -173,6 +211,30 @@ mod tests {
         assert_eq!(good, same);
         file.write_all_at(b"x", (2 << 20) + 5).unwrap();
         assert!(digest_of_copy(&file, size, Some(&ranges), &mut scratch).is_err());
+    }
+
+    #[test]
+    fn content_has_one_digest_however_it_is_stored() {
+        let size = (3 << 20) + 77;
+        let (sparse, dense) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        sparse.set_len(size).unwrap();
+        dense.write_all_at(&vec![0; 3 << 20], 0).unwrap();
+        dense.set_len(size).unwrap();
+        for file in [&sparse, &dense] {
+            file.write_all_at(b"some", (1 << 20) + 65_534).unwrap();
+            file.write_all_at(b"end", size - 3).unwrap();
+        }
+        let mut scratch = Vec::new();
+        let mut of = |file: &File| content_digest(file, size, &mut scratch).unwrap();
+        let digest = of(&sparse);
+        assert_eq!(digest, of(&dense));
+        dense.write_all_at(b"x", 2 << 20).unwrap();
+        assert_ne!(digest, of(&dense));
+        sparse.set_len(0).unwrap();
+        sparse.set_len(size).unwrap();
+        sparse.write_all_at(b"some", (2 << 20) + 65_534).unwrap();
+        sparse.write_all_at(b"end", size - 3).unwrap();
+        assert_ne!(digest, of(&sparse));
     }
 
     #[test]

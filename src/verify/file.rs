@@ -13,7 +13,7 @@ use crate::plan::Kind;
 use crate::sys::metadata::{Owner, Stat};
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{beneath, transfer};
-use crate::verify::digest::{digest_of_copy, read_digest};
+use crate::verify::digest::{content_digest, digest_of_copy};
 use crate::work::part::Spot;
 
 /// What must be found.
@@ -134,7 +134,7 @@ fn open_named(spot: &Spot<'_>, expect: &Expect<'_>) -> Result<File, Failure> {
 pub(crate) fn digest_at(spot: &Spot<'_>, scratch: &mut Vec<u8>) -> io::Result<u128> {
     let file = beneath::open_file(std::os::fd::AsFd::as_fd(spot.fd), spot.name)?;
     let size = Stat::of(&file)?.size;
-    read_digest(&file, size, scratch)
+    content_digest(&file, size, scratch)
 }
 
 pub(crate) fn compare_stat(

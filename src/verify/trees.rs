@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::digest::read_digest;
+use super::digest::content_digest;
 use super::medium::{self, Found};
 use crate::error::{During, Error, Failure, Op};
 use crate::job::{Options, Verify};
@@ -232,8 +232,9 @@ impl<'a> Comparison<'a> {
                     self.fail(Failure::new(op, listing.path(entry), e));
                 }
             };
-            let digest =
-                |_, file: &fs::File, size, scratch: &mut Vec<u8>| read_digest(file, size, scratch);
+            let digest = |_, file: &fs::File, size, scratch: &mut Vec<u8>| {
+                content_digest(file, size, scratch)
+            };
             let files = medium::Files {
                 count,
                 open: &open,

@@ -185,7 +185,7 @@ impl Comparison<'_> {
             let path = relative(&side.scanned.listing, entry);
             let file = side.scanned.listing.dir(entry).source.root.file(&path)?;
             crate::sys::advise::drop_cached(&file, 0, 0);
-            crate::verify::digest::read_digest(&file, entry.size, &mut Vec::new())
+            crate::verify::digest::content_digest(&file, entry.size, &mut Vec::new())
         };
         let (a, b) = (digest(self.source, ours), digest(self.copy, theirs));
         let same = matches!((&a, &b), (Ok(a), Ok(b)) if a == b);

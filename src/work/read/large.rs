@@ -17,7 +17,7 @@ use crate::plan::bundle::BUNDLE_BYTES;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
 use crate::sys::{advise, transfer};
-use crate::verify::digest::{digest_of_ranges, hash_gap, read_digest};
+use crate::verify::digest::{content_digest, digest_of_ranges, hash_gap};
 use crate::verify::file::digest_at;
 use crate::work::keep;
 use crate::work::large::{Large, Verdict};
@@ -126,7 +126,7 @@ impl Reader<'_, '_> {
         }
         let path = self.path(entry);
         let mut scratch = Vec::new();
-        let ours = read_digest(file, stat.size, &mut scratch).during(Op::Read, &path)?;
+        let ours = content_digest(file, stat.size, &mut scratch).during(Op::Read, &path)?;
         let theirs = digest_at(&spot, &mut scratch);
         let now = Stat::of(file).during(Op::Stat, &path)?;
         if !stat.held_still(&now) || !theirs.is_ok_and(|theirs| theirs == ours) {
