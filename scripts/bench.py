@@ -331,7 +331,7 @@ class Bench:
         """What has to be known to believe, or repeat, the runs that follow."""
         git = ["git", "-C", str(ROOT)]
         commit = run(*git, "rev-parse", "HEAD").strip()
-        sources = ["src", "Cargo.toml", "Cargo.lock", "benches", "scripts"]
+        sources = ["src", "Cargo.toml", "Cargo.lock", "benches", "scripts", ":!benches/results"]
         dirty = bool(run(*git, "status", "--porcelain", "--", *sources).strip())
         cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo")
                if line.startswith("model name")]
