@@ -84,7 +84,7 @@ impl Spot<'_> {
                 continue;
             }
             let failure = Failure::new(Op::SetMetadata, self.path(), error);
-            failures.push(failure.detail(name.to_string_lossy()));
+            failures.push(failure.detail(format!("attribute {}", name.display())));
         }
         failures
     }
