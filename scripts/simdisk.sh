@@ -24,7 +24,8 @@ control=$fuse/control
 die() { echo "simdisk: $*" >&2; exit 1; }
 device() { cat "$dir/loop"; }
 command_line() { printf '%s\n' "$*" >"$control"; }
-mounted() { mountpoint -q "$1"; }
+# Not mountpoint(1): it cannot look at a mount whose server has died.
+mounted() { grep -qF " $1 " /proc/self/mounts; }
 
 start() {
     local size program=${HDDSIM:-} priority=()
