@@ -147,8 +147,8 @@ fn a_killed_update_keeps_old_or_new_files_and_is_finished_by_the_next() {
                 );
             }
             assert_nothing_poses_as_finished(&src, &dst, &when);
-            copy(src.root(), &dst).ok();
             sweep_temporaries(&dst);
+            copy(src.root(), &dst).ok();
             assert_no_strangers(&src, &dst, &when);
             assert_same(src.root(), &dst);
             fs::remove_dir_all(&dst).expect("remove");
