@@ -227,7 +227,10 @@ fn a_file_whose_holes_are_punched_and_filled_meanwhile_ends() {
         },
     );
     copy(src.root(), &scratch.path("dst0")).ok();
-    assert_same(src.root(), &scratch.path("dst0"));
+    // Which of the source's blocks count as data depends on what is cached and
+    // not yet written out; its bytes do not.
+    let bytes = |path: &std::path::Path| fs::read(path).expect("read");
+    assert!(bytes(&src.path("j")) == bytes(&scratch.path("dst0/j")));
 }
 
 #[test]
