@@ -9,6 +9,7 @@ use std::path::Path;
 
 use common::run::while_running;
 use common::snapshot::{Leave, NOTHING, assert_same_but};
+use common::trace::slowing;
 use common::tree::{bytes_of, names_in, set_times};
 use common::{Ability, Haul, Ran, Scratch, Tree, assert_same, can};
 
@@ -169,6 +170,46 @@ fn a_new_destination_gets_every_file_once_where_blocks_are_shared() {
         assert_eq!(ran.figure("files"), 301, "{summary}");
         assert_eq!(ran.figure("bytes"), 10 * 1_500_000 + 290 * 6000);
         assert_same(src.root(), &dst);
+    }
+}
+
+#[test]
+fn what_the_first_reader_learns_of_sharing_does_not_copy_files_twice() {
+    if !can(&[Ability::Reflink, Ability::Loop, Ability::Strace]) {
+        return;
+    }
+    // Three disks, of which one shares with the destination. Each reader starts late, so that
+    // the one before has shared files while the job is still being started.
+    let scratch = Scratch::new();
+    let memory = Tree::new(scratch.tmpfs("memory", "size=16m").join("b"));
+    let disk = Tree::new(scratch.ext4("disk", 64).join("c"));
+    let sources = [scratch.tree("a"), memory, disk];
+    for (seed, source) in (0..).zip(&sources) {
+        for index in 0..40 {
+            source.random(format!("f{index}"), seed * 100 + index, 6000);
+        }
+    }
+    for order in ["--order=inode", "--order=physical"] {
+        for threads in ["--threads=1", "--threads=4"] {
+            let dst = scratch.path(format!("dst{order}{threads}"));
+            let ran = Haul::new()
+                .under(slowing("clone,clone3", 30))
+                .args(["--json", order, threads])
+                .args(sources.iter().map(Tree::root))
+                .arg(dst.join(""))
+                .run();
+            ran.ok();
+            assert_eq!(ran.figure("copied"), 3 * 41, "{}", ran.summary());
+            assert_eq!(ran.figure("files"), 3 * 40, "{}", ran.summary());
+            assert_eq!(ran.figure("bytes"), 3 * 40 * 6000, "{}", ran.summary());
+            for (name, source) in ["a", "b", "c"].into_iter().zip(&sources) {
+                let leave = Leave {
+                    holes: true,
+                    ..NOTHING
+                };
+                assert_same_but(source.root(), &dst.join(name), leave);
+            }
+        }
     }
 }
 
