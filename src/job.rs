@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::dest::Dest;
 use crate::error::{During, Error, Op};
+use crate::filter::Filter;
 use crate::finish;
 use crate::plan::choose::Choices;
 use crate::plan::scan::{Scan, Start};
@@ -64,6 +65,32 @@ pub enum Order {
     None,
 }
 
+/// What becomes of files with the same content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dedup {
+    /// Nothing: each is a file of its own.
+    #[default]
+    None,
+    /// One inode with several names, where it would be right for all of them;
+    /// else shared extents where the filesystem can.
+    Link,
+    /// Shared extents only.
+    Reflink,
+}
+
+/// In what two files of the same content may differ and still become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DedupIgnore {
+    /// In their mtime.
+    pub time: bool,
+    /// In their permission bits.
+    pub mode: bool,
+    /// In their owner and group.
+    pub owner: bool,
+    /// In their extended attributes, ACLs among them.
+    pub xattr: bool,
+}
+
 /// What the caller can choose. Fields are named like their flags.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -89,6 +116,47 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Writers; by default from the number of processors.
     pub threads: Option<usize>,
+    /// What becomes of files with the same content.
+    pub dedup: Dedup,
+    /// What does not keep two files from being linked.
+    pub dedup_ignore: DedupIgnore,
+    /// The file that remembers digests across runs; none to do without.
+    pub cache: Option<PathBuf>,
+    /// Leave a file at the destination that is newer.
+    pub update: bool,
+    /// Leave whatever is there already.
+    pub ignore_existing: bool,
+    /// Make nothing that is not there already.
+    pub existing: bool,
+    /// Times that differ by no more than this many seconds are equal.
+    pub modify_window: u64,
+    /// Remove from the destination's directories what the sources' do not have.
+    pub delete: bool,
+    /// Do so although a source could not be read in full.
+    pub ignore_errors: bool,
+    /// Remove nothing where it would be more than this many entries.
+    pub max_delete: Option<u64>,
+    /// Keep what is replaced or removed.
+    pub backup: Option<Backup>,
+    /// Earlier copies whose unchanged files get one more name here; below the
+    /// destination where relative.
+    pub link_dest: Vec<PathBuf>,
+    /// Which entries of the sources count.
+    pub filter: Filter,
+    /// Write only the blocks of a large file that differ.
+    pub delta: bool,
+    /// With `delta`, write into the file that is there.
+    pub inplace: bool,
+}
+
+/// How what is replaced or removed is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// Where to; beside the file where none. Below the destination where
+    /// relative.
+    pub dir: Option<PathBuf>,
+    /// What its name gets at its end.
+    pub suffix: std::ffi::OsString,
 }
 
 /// What to copy where.

@@ -71,6 +71,7 @@
 
 mod dest;
 mod error;
+mod filter;
 mod finish;
 mod job;
 pub mod plan;
@@ -80,7 +81,10 @@ mod verify;
 mod work;
 
 pub use error::{Error, Failure, Op};
-pub use job::{Job, Options, Order, Reflink, Verify, plan, run, verify_trees};
+pub use filter::Filter;
+pub use job::{
+    Backup, Dedup, DedupIgnore, Job, Options, Order, Reflink, Verify, plan, run, verify_trees,
+};
 pub use plan::preflight::Shortfall;
 pub use report::{Counters, DiskChoice, Note, Outcome, Report};
 pub use sys::memory::raise_open_files_limit;

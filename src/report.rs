@@ -1,7 +1,7 @@
 //! What a job says at its end ([`Report`]) and while it runs ([`Counters`]).
 //!
 //! Every entry that the scan found has exactly one [`Outcome`], so that
-//! found = copied + unchanged + linked + failed. Failures may be more than
+//! found = copied + unchanged + linked + skipped + failed. Failures may be more than
 //! failed entries: one entry can fail in two steps.
 
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub enum Outcome {
     Unchanged,
     /// Became, or already was, one more name of a file in the same tree.
     Linked,
+    /// Left as it is, or not made, because an option says so.
+    Skipped,
     /// Not copied exactly: one or more [`Failure`]s say why.
     Failed,
 }
@@ -46,6 +48,8 @@ pub struct Counters {
     pub unchanged: AtomicU64,
     /// Entries with the outcome [`Outcome::Linked`].
     pub linked: AtomicU64,
+    /// Entries with the outcome [`Outcome::Skipped`].
+    pub skipped: AtomicU64,
     /// Entries with the outcome [`Outcome::Failed`].
     pub failed: AtomicU64,
     /// Regular files among the copied.
@@ -66,6 +70,32 @@ pub struct Counters {
     /// Files at the destination whose kept owner or group is another one,
     /// because the caller may not change it.
     pub owner_not_kept: AtomicU64,
+    /// Names that a filter left out; they are not among the found.
+    pub excluded: AtomicU64,
+    /// Entries removed from the destination.
+    pub deleted: AtomicU64,
+    /// Files that became one more name of another with the same content.
+    pub dedup_linked: AtomicU64,
+    /// Files that share the extents of another with the same content.
+    pub dedup_reflinked: AtomicU64,
+    /// Bytes that were not written because they were there already.
+    pub dedup_bytes: AtomicU64,
+    /// Bytes of the destination's blocks that dedup spared or freed.
+    pub dedup_saved_bytes: AtomicU64,
+    /// Files that became one more name of a file of an earlier copy.
+    pub link_dest_files: AtomicU64,
+    /// Files whose digest the cache knew.
+    pub cache_hits: AtomicU64,
+    /// Files of which only the blocks that differ were written.
+    pub delta_files: AtomicU64,
+    /// Bytes of these that differed and were written.
+    pub literal_bytes: AtomicU64,
+    /// Bytes of these that were there already.
+    pub matched_bytes: AtomicU64,
+    /// Files that went on from a checkpoint of an earlier run.
+    pub resumed_files: AtomicU64,
+    /// Bytes of these that were there already, and verified.
+    pub resumed_bytes: AtomicU64,
     /// Which stage is at work.
     pub stage: Mutex<&'static str>,
     /// Told of each entry's end, where somebody wants to list them.
@@ -93,6 +123,7 @@ impl Counters {
             Outcome::Copied => &self.copied,
             Outcome::Unchanged => &self.unchanged,
             Outcome::Linked => &self.linked,
+            Outcome::Skipped => &self.skipped,
             Outcome::Failed => &self.failed,
         }
     }
@@ -136,6 +167,8 @@ pub struct Report {
     pub unchanged: u64,
     /// Entries that are one more name of another.
     pub linked: u64,
+    /// Entries left as they are, or not made, because an option says so.
+    pub skipped: u64,
     /// Entries not copied exactly.
     pub failed: u64,
     /// Regular files among the copied.
@@ -146,6 +179,32 @@ pub struct Report {
     pub read_bytes: u64,
     /// Files that share their extents with the source.
     pub reflinked: u64,
+    /// Names that a filter left out; they are not among the found.
+    pub excluded: u64,
+    /// Entries removed from the destination.
+    pub deleted: u64,
+    /// Files that became one more name of another with the same content.
+    pub dedup_linked: u64,
+    /// Files that share the extents of another with the same content.
+    pub dedup_reflinked: u64,
+    /// Bytes that were not written because they were there already.
+    pub dedup_bytes: u64,
+    /// Bytes of the destination's blocks that dedup spared or freed.
+    pub dedup_saved_bytes: u64,
+    /// Files that became one more name of a file of an earlier copy.
+    pub link_dest_files: u64,
+    /// Files whose digest the cache knew.
+    pub cache_hits: u64,
+    /// Files of which only the blocks that differ were written.
+    pub delta_files: u64,
+    /// Bytes of these that differed and were written.
+    pub literal_bytes: u64,
+    /// Bytes of these that were there already.
+    pub matched_bytes: u64,
+    /// Files that went on from a checkpoint of an earlier run.
+    pub resumed_files: u64,
+    /// Bytes of these that were there already, and verified.
+    pub resumed_bytes: u64,
     /// How the copy was verified.
     pub verify: Verify,
     /// Files read back from the destination and found equal.
@@ -186,7 +245,7 @@ impl Report {
 
     /// Whether every entry found has an end, and none failed.
     fn is_accounted_for(&self) -> bool {
-        self.failed == 0 && self.found == self.copied + self.unchanged + self.linked
+        self.failed == 0 && self.found == self.copied + self.unchanged + self.linked + self.skipped
     }
 
     /// Takes over the final values of the live numbers.
@@ -196,7 +255,21 @@ impl Report {
         self.copied = counters.copied.load(Relaxed);
         self.unchanged = counters.unchanged.load(Relaxed);
         self.linked = counters.linked.load(Relaxed);
+        self.skipped = counters.skipped.load(Relaxed);
         self.failed = counters.failed.load(Relaxed);
+        self.excluded = counters.excluded.load(Relaxed);
+        self.deleted = counters.deleted.load(Relaxed);
+        self.dedup_linked = counters.dedup_linked.load(Relaxed);
+        self.dedup_reflinked = counters.dedup_reflinked.load(Relaxed);
+        self.dedup_bytes = counters.dedup_bytes.load(Relaxed);
+        self.dedup_saved_bytes = counters.dedup_saved_bytes.load(Relaxed);
+        self.link_dest_files = counters.link_dest_files.load(Relaxed);
+        self.cache_hits = counters.cache_hits.load(Relaxed);
+        self.delta_files = counters.delta_files.load(Relaxed);
+        self.literal_bytes = counters.literal_bytes.load(Relaxed);
+        self.matched_bytes = counters.matched_bytes.load(Relaxed);
+        self.resumed_files = counters.resumed_files.load(Relaxed);
+        self.resumed_bytes = counters.resumed_bytes.load(Relaxed);
         self.copied_files = counters.copied_files.load(Relaxed);
         self.copied_bytes = counters.copied_bytes.load(Relaxed);
         self.read_bytes = counters.read_bytes.load(Relaxed);

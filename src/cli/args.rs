@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use haul::{Options, Order, Reflink, Verify};
+use haul::{Backup, Dedup, DedupIgnore, Options, Order, Reflink, Verify};
 
-use typed::{HowVerify, Typed, WhenReflink, WhichOrder};
+use typed::{DedupMay, HowDedup, HowVerify, Typed, WhenReflink, WhichOrder};
 
 /// A command line that makes sense.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
             options: Options {
                 one_file_system: plan.choosing.one_file_system,
                 checksum: plan.choosing.checksum,
-                ..plan.reading.options()
+                ..plan.second.options(plan.reading.options())
             },
             show: plan.talking.show(),
             verb: Verb::Plan {
@@ -109,7 +109,10 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         checksum: typed.choosing.checksum,
         force: typed.force,
         mkpath: typed.mkpath,
-        ..typed.reading.options()
+        dedup: typed.twins.dedup(),
+        dedup_ignore: typed.twins.ignore(),
+        cache: typed.twins.cache(typed.choosing.checksum),
+        ..typed.second.options(typed.reading.options())
     };
     let verb = if typed.dry_run {
         Verb::Plan {
@@ -124,6 +127,70 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         options,
         show: typed.talking.show(),
     })
+}
+
+impl typed::Second {
+    fn options(self, others: Options) -> Options {
+        let backup = self.backup || self.backup_dir.is_some();
+        let suffix = self.suffix.unwrap_or_else(|| match self.backup_dir {
+            Some(_) => OsString::new(),
+            None => "~".into(),
+        });
+        Options {
+            update: self.update,
+            ignore_existing: self.ignore_existing,
+            existing: self.existing,
+            modify_window: self.modify_window,
+            delete: self.delete,
+            ignore_errors: self.ignore_errors,
+            max_delete: self.max_delete,
+            backup: backup.then_some(Backup {
+                dir: self.backup_dir,
+                suffix,
+            }),
+            link_dest: self.link_dest,
+            delta: self.delta,
+            inplace: self.inplace,
+            ..others
+        }
+    }
+}
+
+impl typed::Twins {
+    fn dedup(&self) -> Dedup {
+        match self.dedup {
+            None => Dedup::None,
+            Some(HowDedup::Link) => Dedup::Link,
+            Some(HowDedup::Reflink) => Dedup::Reflink,
+        }
+    }
+
+    fn ignore(&self) -> DedupIgnore {
+        let has = |what| self.dedup_ignore.contains(&what);
+        DedupIgnore {
+            time: has(DedupMay::Time),
+            mode: has(DedupMay::Mode),
+            owner: has(DedupMay::Owner),
+            xattr: has(DedupMay::Xattr),
+        }
+    }
+
+    /// The file that remembers digests, where they help or are asked for.
+    fn cache(&self, checksum: bool) -> Option<PathBuf> {
+        let wanted = self.cache || self.dedup.is_some() || checksum;
+        (wanted && !self.no_cache).then(cache_file).flatten()
+    }
+}
+
+/// `$XDG_CACHE_HOME/haul/digests.sqlite`, in ~/.cache where that is not set
+/// (XDG Base Directory Specification: a path that is not absolute is ignored).
+pub(super) fn cache_file() -> Option<PathBuf> {
+    let absolute = |name| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(base?.join("haul/digests.sqlite"))
 }
 
 impl typed::Reading {
@@ -313,7 +380,10 @@ mod tests {
             "plan",
             "plan --to b",
             "verify",
-            "--delete a b",
+            "--max-delete=3 a b",
+            "--inplace a b",
+            "--dedup=copies a b",
+            "--dedup-ignore=size --dedup a b",
             "-z a b",
             "--verify=maybe a b",
             "--reflink=sometimes a b",

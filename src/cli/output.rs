@@ -89,6 +89,7 @@ impl Output {
             Outcome::Copied => "copied",
             Outcome::Unchanged => "unchanged",
             Outcome::Linked => "linked",
+            Outcome::Skipped => "skipped",
             Outcome::Failed => "failed",
         };
         if self.json {

@@ -7,7 +7,7 @@ use super::text;
 
 /// Entries that an interrupted or full run did not come to.
 fn not_reached(report: &Report) -> u64 {
-    let ended = report.copied + report.unchanged + report.linked + report.failed;
+    let ended = report.copied + report.unchanged + report.linked + report.skipped + report.failed;
     report.found.saturating_sub(ended)
 }
 
@@ -32,6 +32,7 @@ pub(super) fn object(report: &Report) -> Value {
         "copied": report.copied,
         "unchanged": report.unchanged,
         "linked": report.linked,
+        "skipped": report.skipped,
         "failed": report.failed,
         "not_reached": not_reached(report),
         "failures": report.failures.len(),
@@ -40,6 +41,19 @@ pub(super) fn object(report: &Report) -> Value {
         "bytes": report.copied_bytes,
         "read_bytes": report.read_bytes,
         "reflinked": report.reflinked,
+        "excluded": report.excluded,
+        "deleted": report.deleted,
+        "dedup_linked": report.dedup_linked,
+        "dedup_reflinked": report.dedup_reflinked,
+        "dedup_bytes": report.dedup_bytes,
+        "dedup_saved_bytes": report.dedup_saved_bytes,
+        "link_dest_files": report.link_dest_files,
+        "cache_hits": report.cache_hits,
+        "delta_files": report.delta_files,
+        "literal_bytes": report.literal_bytes,
+        "matched_bytes": report.matched_bytes,
+        "resumed_files": report.resumed_files,
+        "resumed_bytes": report.resumed_bytes,
         "verify": verify_name(report.verify),
         "verified_files": report.verified_files,
         "verified_bytes": report.verified_bytes,
@@ -61,6 +75,9 @@ pub(super) fn copy_lines(report: &Report) -> Vec<String> {
         text::count(report.linked),
         text::count(report.failed),
     );
+    if report.skipped > 0 {
+        sum.push_str(&format!(" + skipped {}", text::count(report.skipped)));
+    }
     if not_reached(report) > 0 {
         sum.push_str(&format!(
             " + not reached {}",
@@ -81,6 +98,7 @@ pub(super) fn copy_lines(report: &Report) -> Vec<String> {
         content.push_str(&format!("; {shared} the source's extents"));
     }
     let mut lines = vec![sum, content, verified_line(report)];
+    lines.extend(further_lines(report));
     lines.extend(report.disks.iter().map(|choice| {
         let (disk, why) = (&choice.disk, &choice.why);
         match choice.order {
@@ -89,6 +107,53 @@ pub(super) fn copy_lines(report: &Report) -> Vec<String> {
         }
     }));
     lines.push(last_line(report, "not copied exactly"));
+    lines
+}
+
+/// What only some jobs do: a line each, where there is something to say.
+fn further_lines(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    let files = |n| text::counted(n, "file", "files");
+    if report.dedup_linked + report.dedup_reflinked > 0 {
+        lines.push(format!(
+            "dedup: {} linked, {} sharing extents; {} not written, {} saved at the destination",
+            files(report.dedup_linked),
+            files(report.dedup_reflinked),
+            text::size(report.dedup_bytes),
+            text::size(report.dedup_saved_bytes)
+        ));
+    }
+    if report.link_dest_files > 0 {
+        let linked = files(report.link_dest_files);
+        lines.push(format!("linked {linked} to an earlier copy (--link-dest)"));
+    }
+    if report.cache_hits > 0 {
+        let known = files(report.cache_hits);
+        lines.push(format!("the cache knew the digests of {known}"));
+    }
+    if report.delta_files > 0 {
+        lines.push(format!(
+            "delta: {}, {} differed and were written, {} matched",
+            files(report.delta_files),
+            text::size(report.literal_bytes),
+            text::size(report.matched_bytes)
+        ));
+    }
+    if report.resumed_files > 0 {
+        lines.push(format!(
+            "went on in {} after {} of an earlier run, verified",
+            files(report.resumed_files),
+            text::size(report.resumed_bytes)
+        ));
+    }
+    if report.excluded > 0 {
+        let names = text::counted(report.excluded, "name", "names");
+        lines.push(format!("filters left out {names}"));
+    }
+    if report.deleted > 0 {
+        let entries = text::counted(report.deleted, "entry", "entries");
+        lines.push(format!("deleted {entries} at the destination"));
+    }
     lines
 }
 

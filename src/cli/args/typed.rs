@@ -1,6 +1,7 @@
 //! The command line as it is typed: clap's structs, whose comments are the
 //! text of `--help`. What they mean is decided in [`super`].
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -99,6 +100,10 @@ pub(super) struct Copy {
     pub(super) reflink: WhenReflink,
     #[command(flatten)]
     pub(super) choosing: Choosing,
+    #[command(flatten)]
+    pub(super) second: Second,
+    #[command(flatten)]
+    pub(super) twins: Twins,
     /// Go on although the destination seems too small
     ///
     /// Before the first write, free space and free inodes of the destination
@@ -127,6 +132,8 @@ pub(super) struct Plan {
     pub(super) to: Option<PathBuf>,
     #[command(flatten)]
     pub(super) choosing: Choosing,
+    #[command(flatten)]
+    pub(super) second: Second,
     #[command(flatten)]
     pub(super) reading: Reading,
     #[command(flatten)]
@@ -166,6 +173,115 @@ pub(super) struct Choosing {
     /// at the destination counts as copied already.
     #[arg(short = 'c', long)]
     pub(super) checksum: bool,
+}
+
+/// What belongs to a second copy over a first.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Second copies")]
+pub(super) struct Second {
+    /// Leave files that are newer at the destination
+    #[arg(short, long)]
+    pub(super) update: bool,
+    /// Leave whatever is at the destination already
+    #[arg(long)]
+    pub(super) ignore_existing: bool,
+    /// Make nothing that is not at the destination already
+    #[arg(long)]
+    pub(super) existing: bool,
+    /// Times that differ by at most SECONDS are equal
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(super) modify_window: u64,
+    /// Delete at the destination what the source does not have
+    ///
+    /// After the copy, in the directories that were copied, and only if the
+    /// sources could be read in full. What filters leave out is protected.
+    #[arg(long, visible_alias = "del")]
+    pub(super) delete: bool,
+    /// Delete although a source could not be read in full
+    #[arg(long, requires = "delete")]
+    pub(super) ignore_errors: bool,
+    /// Delete nothing if it would be more than N entries
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub(super) max_delete: Option<u64>,
+    /// Keep what is replaced or deleted, with a suffix or in --backup-dir
+    #[arg(short, long)]
+    pub(super) backup: bool,
+    /// Keep it in DIR, under the same path; below DEST where relative
+    #[arg(long, value_name = "DIR")]
+    pub(super) backup_dir: Option<PathBuf>,
+    /// What a kept file's name gets [default: ~, or nothing with --backup-dir]
+    #[arg(long, value_name = "SUFFIX")]
+    pub(super) suffix: Option<OsString>,
+    /// Make a hard link to a file in DIR where it is unchanged
+    ///
+    /// For snapshots: DIR is an earlier copy, relative to DEST unless it is
+    /// absolute. May be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub(super) link_dest: Vec<PathBuf>,
+    /// Write only the blocks of a large file that differ
+    ///
+    /// For files of 1 MiB and more: both sides are read. The old file stays
+    /// until the new one is complete, which begins as a reflink of it where the
+    /// filesystem can.
+    #[arg(long)]
+    pub(super) delta: bool,
+    /// With --delta, write into the old file (not atomic)
+    #[arg(long, requires = "delta")]
+    pub(super) inplace: bool,
+}
+
+/// What becomes of files with the same content.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Duplicates")]
+pub(super) struct Twins {
+    /// Turn files of the same content into hard links at the destination
+    ///
+    /// Only where owner, mode, attributes and mtime are equal too; else they
+    /// share extents where the filesystem can. Contents are compared byte for
+    /// byte. A later edit of one name of a hard link changes the other:
+    /// --dedup=reflink shares extents only, which does not.
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "link"
+    )]
+    pub(super) dedup: Option<HowDedup>,
+    /// Link in spite of differences in: time, mode, owner, xattr
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', requires = "dedup")]
+    pub(super) dedup_ignore: Vec<DedupMay>,
+    /// Remember digests for later runs [on with --dedup and -c]
+    #[arg(long, overrides_with = "no_cache")]
+    pub(super) cache: bool,
+    /// Neither use nor keep remembered digests
+    #[arg(long, overrides_with = "cache")]
+    pub(super) no_cache: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HowDedup {
+    /// Hard links; shared extents where metadata differ
+    Link,
+    /// Shared extents only
+    Reflink,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DedupMay {
+    /// Modification times
+    Time,
+    /// Permission bits
+    Mode,
+    /// Owner and group
+    Owner,
+    /// Extended attributes, ACLs among them
+    Xattr,
 }
 
 /// How disks are read.
