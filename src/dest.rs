@@ -14,8 +14,8 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
 use crate::error::{During, Failure, Op};
-use crate::job::{Options, Reflink};
-use crate::plan::{Dir, Kind, Made, Taken, There};
+use crate::job::{Dedup, Options, Reflink};
+use crate::plan::{Claims, Dir, Kind, Made, Taken, There};
 use crate::sys::beneath::Root;
 use crate::sys::metadata::{Stat, Target, Time};
 use crate::sys::times::Limits;
@@ -35,6 +35,8 @@ pub(crate) struct Dest {
     reflink: Reflink,
     shares: Mutex<HashMap<u64, bool>>,
     limits: OnceLock<Option<Limits>>,
+    /// Times that differ by no more seconds are equal.
+    modify_window: u64,
     /// Whether this run made the root.
     is_new: bool,
     /// The root's mode then, where no source's directory gives it one.
@@ -71,9 +73,14 @@ impl Dest {
             path: path.to_path_buf(),
             stat,
             euid: nix::unistd::geteuid().as_raw(),
-            reflink: options.reflink,
+            // Bytes that nobody has seen have no digest.
+            reflink: match options.dedup {
+                Dedup::None => options.reflink,
+                Dedup::Link | Dedup::Reflink => Reflink::Never,
+            },
             shares: Mutex::default(),
             limits: OnceLock::new(),
+            modify_window: options.modify_window,
             is_new: false,
             dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
             shares_are_settled: AtomicBool::new(false),
@@ -143,7 +150,12 @@ impl Dest {
 
     /// Whether size and mtime say that the content is the same.
     pub(crate) fn is_same_content_by_stat(&self, source: &Stat, there: &Stat) -> bool {
-        source.size == there.size && self.is_same_time(source.mtime, there.mtime)
+        source.size == there.size && self.is_near_time(source.mtime, there.mtime)
+    }
+
+    /// Whether two times are equal as far as it matters (`--modify-window`).
+    pub(crate) fn is_near_time(&self, want: Time, have: Time) -> bool {
+        want.is_within(self.modify_window, have) || self.is_same_time(want, have)
     }
 
     /// Whether a time is there, as far as the filesystem can hold it.
@@ -195,9 +207,13 @@ impl Dest {
         })
     }
 
-    fn taken(&self, stat: &Stat) -> Taken {
+    fn taken(&self, stat: &Stat, folds_case: bool) -> Taken {
         let mut taken = self.taken.lock().unwrap_or_else(|e| e.into_inner());
-        taken.entry((stat.dev, stat.ino)).or_default().clone()
+        let new = || Arc::new(Claims::new(folds_case));
+        taken
+            .entry((stat.dev, stat.ino))
+            .or_insert_with(new)
+            .clone()
     }
 
     fn make(&self, dir: &Dir) -> Result<Made, Failure> {
@@ -236,7 +252,8 @@ impl Dest {
                         .root
                         .dir(&dir.relative_dest())
                         .during(Op::Create, &path)?;
-                    Some(self.taken(&Stat::of(&fd).during(Op::Create, &path)?))
+                    let stat = Stat::of(&fd).during(Op::Create, &path)?;
+                    Some(self.taken(&stat, transfer::folds_case(&fd)))
                 } else {
                     None
                 };
@@ -274,7 +291,8 @@ impl Dest {
             mode_before = Some(self.dest_mode);
         }
         let hands_down_acl = Place::Path(special::proc_path(fd).join(".")).hands_down_acl()?;
-        let taken = (self.meet || transfer::folds_case(fd)).then(|| self.taken(&stat));
+        let folds = transfer::folds_case(fd);
+        let taken = (self.meet || folds).then(|| self.taken(&stat, folds));
         Ok(Made {
             fresh,
             mode_before,

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -28,21 +29,26 @@ pub(crate) fn links(run: &Run<'_>) {
     let followers = std::mem::take(&mut *lock(&run.followers));
     let mut leaders = std::mem::take(&mut *lock(&run.leaders));
     let mut near = Near::default();
-    for follower in followers {
+    for (i, follower) in followers.iter().enumerate() {
         if run.is_stopped() {
             run.not_reached(&follower.dir, &follower.name);
             continue;
         }
         let leader = leaders.get(&follower.inode).filter(|leader| leader.arrived);
-        let linked = leader.map(|leader| link(run, leader, &follower, &mut near));
+        let linked = leader.map(|leader| link(run, leader, follower, &mut near));
         match linked {
             Some(Ok(())) => run
                 .counters
                 .count(Outcome::Linked, || follower.dir.path_of(&follower.name)),
             Some(Err(failure)) if !can_copy_instead(&failure) => run.entry_failed(failure),
+            // The inode is full of names that dedup gave it: this group gets
+            // one of its own.
+            Some(Err(_)) if run.twins().is_some() => {
+                regroup(run, &mut leaders, &followers[..i], follower, &mut near);
+            }
             // No leader, or no more links to it: a file of its own.
             other => {
-                if let Some(leader) = copy_instead(run, &follower) {
+                if let Some(leader) = copy_instead(run, follower) {
                     leaders.insert(follower.inode, leader);
                 }
                 if let Some(Err(failure)) = other {
@@ -51,6 +57,46 @@ pub(crate) fn links(run: &Run<'_>) {
             }
         }
     }
+}
+
+/// Copies a follower by itself, and links to it what was linked before.
+fn regroup(
+    run: &Run<'_>,
+    leaders: &mut HashMap<(u64, u64), Leader>,
+    before: &[Follower],
+    follower: &Follower,
+    near: &mut Near,
+) {
+    run.alone.store(true, Relaxed);
+    let copied = copy_instead(run, follower);
+    run.alone.store(false, Relaxed);
+    let Some(leader) = copied else { return };
+    if !leader.arrived {
+        return;
+    }
+    run.counters.recount(Outcome::Copied, Outcome::Linked);
+    run.counters.copied_files.fetch_sub(1, Relaxed);
+    let old = leaders.remove(&follower.inode);
+    let group = before.iter().filter(|f| f.inode == follower.inode);
+    let others = old.iter().map(|old| (&old.dir, &old.name));
+    for (dir, name) in others.chain(group.map(|f| (&f.dir, &f.name))) {
+        let relinked = near.open(run, dir, name).and_then(|fd| {
+            let spot = Spot {
+                run,
+                dir: dir.clone(),
+                fd,
+                name: dir.dest_name(name),
+            };
+            let from = run.dest.dir(&leader.dir)?;
+            let linked = spot.link(&from, leader.dir.dest_name(&leader.name));
+            linked.during(Op::Link, &spot.path())
+        });
+        if let Err(failure) = relinked {
+            run.counters.recount(Outcome::Linked, Outcome::Failed);
+            run.failed(failure);
+        }
+    }
+    leaders.insert(follower.inode, leader);
 }
 
 /// The copy arrived, but not as the link that it should be.
@@ -208,7 +254,7 @@ fn directory(run: &Run<'_>, dir: &Arc<Dir>) -> Result<(Outcome, Vec<Failure>), F
     let have = place.read().during(Op::Compare, &path)?;
     let mut failures = Vec::new();
     // What is right already keeps its ctime.
-    if !is_up_to_date(run, &dir.stat, &dir.xattrs, &there, &have) {
+    if !is_up_to_date(run.dest, &dir.stat, &dir.xattrs, &there, &have) {
         failures = spot.dress(
             &Target::Open(&file),
             &place,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
+use crate::dedup;
 use crate::dest::Dest;
 use crate::error::{During, Error, Op};
 use crate::filter::Filter;
@@ -280,6 +281,9 @@ fn streamed(
 /// Links, directories, and the proof.
 fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> Report {
     run.counters.enter("finish");
+    if let Some(table) = run.twins() {
+        dedup::rest::join_kept(run, table);
+    }
     finish::links(run);
     finish::directories(run, dirs);
     if run.options.verify == Verify::Durable && !run.is_interrupted() {

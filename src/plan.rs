@@ -13,7 +13,7 @@ pub(crate) mod preflight;
 pub(crate) mod scan;
 pub mod summary;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -96,14 +96,60 @@ pub(crate) struct Made {
     /// Gives an ACL to what is made in it.
     pub(crate) hands_down_acl: bool,
     /// Where two entries could get one name (names that differ in case are one,
-    /// or several sources meet here): the inodes that this run has made or kept
-    /// here, so that no entry takes another's place.
+    /// or several sources meet here): what this run has made or kept here, so
+    /// that no entry takes another's place.
     pub(crate) taken: Option<Taken>,
 }
 
-/// Inode numbers, shared by the directories of several sources that are one at
-/// the destination.
-pub(crate) type Taken = Arc<Mutex<HashSet<u64>>>;
+/// What this run has made or kept in a directory of the destination, shared by
+/// the directories of several sources that are one there.
+pub(crate) type Taken = Arc<Claims>;
+
+/// Names by inode number. Where the directory takes names that differ in case
+/// for one, an inode is one entry's; elsewhere a second name is a hard link.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    pub(crate) folds_case: bool,
+    names: Mutex<HashMap<u64, Vec<Box<[u8]>>>>,
+}
+
+impl Claims {
+    pub(crate) fn new(folds_case: bool) -> Claims {
+        Claims {
+            folds_case,
+            names: Mutex::default(),
+        }
+    }
+
+    /// Whether replacing this name would take another entry's place.
+    pub(crate) fn has(&self, ino: u64, name: &[u8]) -> bool {
+        let names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        let names = names.get(&ino);
+        names.is_some_and(|names| self.folds_case || names.iter().any(|n| **n == *name))
+    }
+
+    /// Takes a name for an entry; `false` where it is another's already.
+    pub(crate) fn claim(&self, ino: u64, name: &[u8]) -> bool {
+        let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        let names = names.entry(ino).or_default();
+        if !names.is_empty() && (self.folds_case || names.iter().any(|n| **n == *name)) {
+            return false;
+        }
+        names.push(name.into());
+        true
+    }
+
+    /// Takes a claim back.
+    pub(crate) fn unclaim(&self, ino: u64, name: &[u8]) {
+        let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
+        if let std::collections::hash_map::Entry::Occupied(mut entry) = names.entry(ino) {
+            entry.get_mut().retain(|n| **n != *name);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+    }
+}
 
 /// What the destination held under a directory's name at the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,3 +282,25 @@ impl Plan {
 
 /// Extents in logical order, by index in [`Listing::entries`].
 pub type Extents = HashMap<u32, Box<[Extent]>>;
+
+/// A directory for tests.
+#[cfg(test)]
+pub(crate) fn sample_dir() -> Arc<Dir> {
+    let source = Source {
+        root: Root::open(Path::new("/")).expect("there is a root"),
+        path: "/".into(),
+        below: Box::default(),
+        holds_one: false,
+        rename: None,
+    };
+    Arc::new(Dir {
+        parent: None,
+        name: Box::default(),
+        source: Arc::new(source),
+        stat: Stat::default(),
+        xattrs: Xattrs::new(),
+        there: There::Nothing,
+        is_incomplete: false,
+        made: OnceLock::new(),
+    })
+}

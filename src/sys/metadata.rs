@@ -14,7 +14,7 @@ use nix::unistd::{Gid, Uid};
 use crate::plan::Kind;
 
 /// Seconds and nanoseconds since the epoch, as the kernel has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds; negative before 1970.
     pub s: i64,
@@ -33,6 +33,17 @@ impl Time {
             s: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
             ns: since.subsec_nanos(),
         }
+    }
+
+    /// Whether two times lie at most this many seconds apart; with 0, never.
+    pub(crate) fn is_within(self, window_s: u64, other: Time) -> bool {
+        let ns = |t: Time| i128::from(t.s) * 1_000_000_000 + i128::from(t.ns);
+        window_s > 0 && ns(self).abs_diff(ns(other)) <= u128::from(window_s) * 1_000_000_000
+    }
+
+    /// Whether this time is later than another by more than the window.
+    pub(crate) fn is_after(self, window_s: u64, other: Time) -> bool {
+        self > other && !self.is_within(window_s, other)
     }
 
     fn spec(self) -> TimeSpec {

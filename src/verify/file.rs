@@ -15,6 +15,7 @@ use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{beneath, transfer};
 use crate::verify::digest::{content_digest, digest_of_copy};
 use crate::work::part::Spot;
+use crate::work::run::Run;
 
 /// What must be found.
 pub(crate) struct Expect<'a> {
@@ -97,16 +98,16 @@ pub(crate) fn read_back(
     let Some(digest) = expect.digest else { return };
     let found = expect.digest_of(&file, scratch);
     match found.during(Op::Verify, &spot.path()) {
-        Ok(found) if found == digest => {
-            spot.run.counters.verified_files.fetch_add(1, Relaxed);
-            spot.run
-                .counters
-                .verified_bytes
-                .fetch_add(expect.size, Relaxed);
-        }
+        Ok(found) if found == digest => count_verified(spot.run, expect.size),
         Ok(_) => failures.push(Failure::because(Op::Verify, spot.path(), WRONG_CONTENT)),
         Err(failure) => failures.push(failure),
     }
+}
+
+/// Counts a file whose content was found equal.
+pub(crate) fn count_verified(run: &Run<'_>, size: u64) {
+    run.counters.verified_files.fetch_add(1, Relaxed);
+    run.counters.verified_bytes.fetch_add(size, Relaxed);
 }
 
 pub(crate) const WRONG_CONTENT: &str = "its content differs from what was read";

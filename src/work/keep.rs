@@ -4,12 +4,18 @@
 //! An inode with names outside this tree is never changed: where its metadata
 //! differs, the entry becomes a new file instead.
 
+use std::os::fd::AsFd;
+
 use super::part::Spot;
 use super::run::Run;
 use super::write::Near;
+use crate::dedup::join::{self, Bytes};
+use crate::dest::Dest;
 use crate::error::{During, Failure, Op};
+use crate::job::DedupIgnore;
 use crate::plan::{Dir, Kind, Listing};
 use crate::report::Outcome;
+use crate::sys::beneath;
 use crate::sys::metadata::{Owner, Stat, Target};
 use crate::sys::special;
 use crate::sys::xattrs::{self, Place, Xattrs};
@@ -36,7 +42,7 @@ pub(crate) fn keep(run: &Run<'_>, listing: &Listing, index: u32, near: &mut Near
             fd,
             name: dir.dest_name(name),
         };
-        update(&spot, &found)
+        update(&spot, &found, name)
     });
     match kept {
         Ok(Kept::Done(failures)) => {
@@ -60,6 +66,8 @@ pub(crate) struct Now {
     pub(crate) xattrs: Xattrs,
     /// Of a symlink.
     pub(crate) text: Option<Vec<u8>>,
+    /// The content was compared, so that size and mtime say nothing more.
+    is_compared: bool,
 }
 
 /// Looks at a source entry without opening it.
@@ -76,7 +84,12 @@ pub(crate) fn at_source(dir: &Dir, name: &[u8]) -> Result<Now, Failure> {
         _ => None,
     };
     let xattrs = Place::name(&fd, name).read().during(Op::Read, &path)?;
-    Ok(Now { stat, xattrs, text })
+    Ok(Now {
+        stat,
+        xattrs,
+        text,
+        is_compared: false,
+    })
 }
 
 /// Keeps a file whose content was just found equal; `None` where it has to be
@@ -90,20 +103,24 @@ pub(crate) fn keep_file(
         stat: *stat,
         xattrs: xattrs.clone(),
         text: None,
+        is_compared: true,
     };
-    match update(spot, &now)? {
+    match update(spot, &now, spot.name)? {
         Kept::Done(failures) => Ok(Some((Outcome::Unchanged, failures))),
         Kept::Anew => Ok(None),
     }
 }
 
-fn update(spot: &Spot<'_>, now: &Now) -> Result<Kept, Failure> {
+fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
     let run = spot.run;
     let (stat, xattrs) = (&now.stat, &now.xattrs);
     let there = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
     // The times that are set here must be those of the content that is here:
     // what changed since the scan is copied after all.
-    if !is_still_equal(spot, now, &there)? || !run.stands_for(&there, stat) {
+    if !is_still_equal(spot, now, &there)? {
+        return Ok(Kept::Anew);
+    }
+    if !run.stands_for(&spot.dir, &there, stat) && !is_twin(spot, now, name)? {
         return Ok(Kept::Anew);
     }
     if !spot.claim(&there) {
@@ -115,8 +132,9 @@ fn update(spot: &Spot<'_>, now: &Now) -> Result<Kept, Failure> {
     }
     let place = Place::name(spot.fd, spot.name);
     let have = place.read().during(Op::Compare, &spot.path())?;
-    if is_up_to_date(run, stat, xattrs, &there, &have) {
+    if is_up_to_date(run.dest, stat, xattrs, &there, &have) {
         note_what_is_not_kept(spot, stat, &there);
+        remember(spot, now, &there);
         return Ok(Kept::Done(Vec::new()));
     }
     // Its other names may be outside this tree.
@@ -126,13 +144,45 @@ fn update(spot: &Spot<'_>, now: &Now) -> Result<Kept, Failure> {
     }
     let target = Target::Name(spot.fd, spot.name);
     let failures = spot.dress(&target, &place, stat, xattrs, false)?;
+    if failures.is_empty() {
+        remember(spot, now, &there);
+    }
     Ok(Kept::Done(failures))
+}
+
+/// Takes note of a kept file that may be another's twin.
+fn remember(spot: &Spot<'_>, now: &Now, there: &Stat) {
+    if let (Some(table), Kind::File) = (spot.run.twins(), now.stat.kind()) {
+        let digest = spot.run.known_source(&spot.dir, &now.stat);
+        table.keep(spot, &now.stat, &now.xattrs, there.ino, digest);
+    }
+}
+
+/// Whether an inode that stands for another file already may stand for this one
+/// too: duplicates are to be one, and its content is this very content.
+fn is_twin(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<bool, Failure> {
+    if spot.run.twins().is_none() || now.stat.kind() != Kind::File {
+        return Ok(false);
+    }
+    if now.is_compared {
+        return Ok(true);
+    }
+    let path = spot.dir.path_of(name);
+    let relative = beneath::join([&spot.dir.relative()[..], name]);
+    let source = spot.dir.source.root.file(&relative);
+    let source = source.during(Op::Open, &path)?;
+    let there = beneath::open_file(spot.fd.as_fd(), spot.name);
+    let there = there.during(Op::Compare, &spot.path())?;
+    let same = join::holds(&there, Bytes::File(&source, now.stat.size));
+    // Whatever this look could not see, the copy will.
+    Ok(same.unwrap_or(false) && Stat::of(&source).is_ok_and(|s| now.stat.held_still(&s)))
 }
 
 fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Failure> {
     let stat = &now.stat;
     Ok(there.kind() == stat.kind()
         && match stat.kind() {
+            Kind::File if now.is_compared => stat.size == there.size,
             Kind::File => spot.run.dest.is_same_content_by_stat(stat, there),
             Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
             Kind::Symlink => {
@@ -145,26 +195,38 @@ fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Fail
 
 /// Whether an entry's metadata is what it should be, as far as it can be.
 pub(crate) fn is_up_to_date(
-    run: &Run<'_>,
+    dest: &Dest,
     stat: &Stat,
     xattrs: &Xattrs,
     there: &Stat,
     have: &Xattrs,
 ) -> bool {
+    is_right_for(dest, (stat, xattrs), (there, have), DedupIgnore::default())
+}
+
+/// The same, but for what may differ between names of one content.
+pub(crate) fn is_right_for(
+    dest: &Dest,
+    (stat, xattrs): (&Stat, &Xattrs),
+    (there, have): (&Stat, &Xattrs),
+    ignore: DedupIgnore,
+) -> bool {
     let owner = Owner {
         uid: there.uid == stat.uid,
         gid: there.gid == stat.gid,
     };
-    let is_user = run.dest.is_user();
+    let is_user = dest.is_user();
     let counts = |name: &std::ffi::OsStr| {
         !(xattrs::is_local(name) || is_user && xattrs::is_privileged(name))
     };
     let want = xattrs.iter().filter(|(name, _)| counts(name));
     let have = have.iter().filter(|(name, _)| counts(name));
-    (owner.is_kept() || is_user)
-        && (stat.kind() == Kind::Symlink || there.permissions() == owner.permissions(stat))
-        && run.dest.is_same_time(stat.mtime, there.mtime)
-        && want.eq(have)
+    (owner.is_kept() || is_user || ignore.owner)
+        && (stat.kind() == Kind::Symlink
+            || ignore.mode
+            || there.permissions() == owner.permissions(stat))
+        && (ignore.time || dest.is_near_time(stat.mtime, there.mtime))
+        && (ignore.xattr || want.eq(have))
 }
 
 fn note_what_is_not_kept(spot: &Spot<'_>, stat: &Stat, there: &Stat) {

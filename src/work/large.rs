@@ -2,6 +2,7 @@
 //! writer may write, a digest over them in order, and an end.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,9 @@ use xxhash_rust::xxh3::Xxh3;
 use super::budget::Budget;
 use super::part::{Part, Spot};
 use super::run::{Run, lock};
-use super::write::{after_writing, settle};
+use super::write::{after_writing, has_arrived, settle};
+use crate::dedup::Table;
+use crate::dedup::join::{self, Asked, Bytes, Wanted};
 use crate::error::{During, Failure, Op};
 use crate::plan::Dir;
 use crate::report::Outcome;
@@ -132,7 +135,7 @@ impl Large {
             }
             part
         };
-        let hasher = run.is_verified().then(|| Box::new(Xxh3::new()));
+        let hasher = run.needs_digests().then(|| Box::new(Xxh3::new()));
         let state = State {
             hasher,
             ..State::default()
@@ -316,8 +319,70 @@ fn complete(
     large: &Large,
     digest: Option<u128>,
 ) -> Result<(Outcome, Vec<Failure>), Failure> {
+    // The digest of a file with holes counts them: it finds no twins. `rest`
+    // looks for those at the end.
+    let plain = digest.filter(|_| !is_sparse(&large.ranges, large.stat.size));
+    let (Some(table), Some(digest)) = (spot.run.twins(), plain) else {
+        let completed = publish(spot, large, digest, false);
+        if let (Some(table), true) = (spot.run.twins(), has_arrived(&completed)) {
+            let there = Stat::of(&large.part.file).during(Op::Stat, &spot.path())?;
+            table.keep(spot, &large.stat, &large.xattrs, there.ino, None);
+        }
+        return completed;
+    };
+    let wanted = Wanted {
+        bytes: Bytes::File(&large.part.file, large.stat.size),
+        digest,
+        stat: &large.stat,
+        xattrs: &large.xattrs,
+    };
+    match join::ask(spot, table, &wanted, Some(&large.part)) {
+        Ok(Asked::Joined(outcome, failures)) => Ok((outcome, failures)),
+        Ok(Asked::Write(ticket, lender)) => {
+            let completed = share(spot, table, large, lender.as_ref())
+                .and_then(|is_shared| publish(spot, large, Some(digest), is_shared));
+            ticket.settle(table, spot, has_arrived(&completed));
+            completed
+        }
+        Err(failure) => {
+            large.part.discard(spot)?;
+            Err(failure)
+        }
+    }
+}
+
+/// Exchanges what was written for the extents of a file with the same bytes.
+fn share(
+    spot: &Spot<'_>,
+    table: &Table,
+    large: &Large,
+    lender: Option<&File>,
+) -> Result<bool, Failure> {
+    let Some(lender) = lender else {
+        return Ok(false);
+    };
+    let part = &large.part.file;
+    let shared = Stat::of(part).and_then(|stat| {
+        let shared = join::share(table, lender, part)?;
+        if shared {
+            join::count_shared(spot, 0, stat.allocated);
+        }
+        Ok(shared)
+    });
+    shared.during(Op::Write, &spot.path()).or_else(|failure| {
+        large.part.discard(spot)?;
+        Err(failure)
+    })
+}
+
+fn publish(
+    spot: &Spot<'_>,
+    large: &Large,
+    digest: Option<u128>,
+    is_shared: bool,
+) -> Result<(Outcome, Vec<Failure>), Failure> {
     let size = large.stat.size;
-    let is_sparse = is_sparse(&large.ranges, size);
+    let is_sparse = is_sparse(&large.ranges, size) && !is_shared;
     let failures = large.part.finish(spot, &large.stat, &large.xattrs)?;
     let expect = check::Expect {
         stat: &large.stat,

@@ -18,7 +18,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::run::{Run, lock};
+use super::run::Run;
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind};
@@ -110,20 +110,20 @@ impl Spot<'_> {
     fn is_taken(&self, there: &Stat) -> bool {
         made(&self.dir)
             .and_then(|made| made.taken.as_ref())
-            .is_some_and(|taken| lock(taken).contains(&there.ino))
+            .is_some_and(|taken| taken.has(there.ino, self.name))
     }
 
     /// Remembers, where two entries could get one name, that this inode is an
     /// entry's; `false` where it is another's already.
     pub(crate) fn claim(&self, stat: &Stat) -> bool {
         let taken = made(&self.dir).and_then(|made| made.taken.as_ref());
-        taken.is_none_or(|taken| lock(taken).insert(stat.ino))
+        taken.is_none_or(|taken| taken.claim(stat.ino, self.name))
     }
 
     /// Takes a claim back: the entry will get another inode.
     pub(crate) fn unclaim(&self, stat: &Stat) {
         if let Some(taken) = made(&self.dir).and_then(|made| made.taken.as_ref()) {
-            lock(taken).remove(&stat.ino);
+            taken.unclaim(stat.ino, self.name);
         }
     }
 
@@ -268,6 +268,33 @@ impl Spot<'_> {
                 }
             }
         }
+    }
+
+    /// Makes this name one more of an opened file's inode, in place of what is
+    /// there.
+    pub(crate) fn adopt(&self, file: &File) -> io::Result<()> {
+        let from = special::proc_path(file);
+        let link = |name: &[u8]| {
+            let flags = AtFlags::AT_SYMLINK_FOLLOW;
+            linkat(AT_FDCWD, from.as_path(), self.fd, name, flags)
+        };
+        match link(self.name) {
+            Err(Errno::EEXIST) => {}
+            other => return Ok(other?),
+        }
+        let name = loop {
+            let name = temporary_name();
+            match link(name.as_bytes()) {
+                Ok(()) => break name,
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        if let Err(errno) = renameat(self.fd, name.as_str(), self.fd, self.name) {
+            unlinkat(self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+            return Err(errno.into());
+        }
+        Ok(())
     }
 
     fn remove(&self, name: &str) -> Result<(), Failure> {

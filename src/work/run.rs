@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 
+use crate::dedup::{self, Table};
 use crate::dest::Dest;
 use crate::error::{Failure, Op};
-use crate::job::{Options, Verify};
+use crate::job::{Dedup, Options, Verify};
 use crate::plan::{Dir, Entry, Listing};
 use crate::report::{Counters, Note, Outcome};
 use crate::sys::metadata::Stat;
@@ -59,12 +60,17 @@ pub(crate) struct Run<'a> {
     pub(crate) leaders: Mutex<HashMap<(u64, u64), Leader>>,
     pub(crate) followers: Mutex<Vec<Follower>>,
     /// Inodes at the destination with several names that were kept, and the
-    /// source's inode that each stands for.
-    kept: Mutex<HashMap<(u64, u64), (u64, u64)>>,
+    /// source's inode that each stands for, with its digest if known.
+    kept: Mutex<HashMap<(u64, u64), ((u64, u64), Option<u128>)>>,
     pub(crate) copied: Mutex<Vec<Copied>>,
+    /// With `--dedup`: what is known of the contents that are there.
+    twins: Option<Table>,
+    /// Files are written without asking for twins: see `finish`.
+    pub(crate) alone: AtomicBool,
     owner_notes: Tally,
     xattr_notes: Tally,
     time_notes: Tally,
+    merge_notes: Tally,
 }
 
 /// Counts a thing that is said once.
@@ -120,6 +126,9 @@ impl<'a> Run<'a> {
             followers: Mutex::default(),
             kept: Mutex::default(),
             copied: Mutex::default(),
+            twins: (options.dedup != Dedup::None).then(Table::default),
+            alone: AtomicBool::new(false),
+            merge_notes: Tally::default(),
             owner_notes: Tally::default(),
             xattr_notes: Tally::default(),
             time_notes: Tally::default(),
@@ -141,6 +150,17 @@ impl<'a> Run<'a> {
 
     pub(crate) fn is_verified(&self) -> bool {
         self.options.verify != Verify::None
+    }
+
+    /// What is known of the contents at the destination, where duplicates are
+    /// to become one.
+    pub(crate) fn twins(&self) -> Option<&Table> {
+        self.twins.as_ref().filter(|_| !self.alone.load(Relaxed))
+    }
+
+    /// Whether anything asks for the digests of what is read.
+    pub(crate) fn needs_digests(&self) -> bool {
+        self.is_verified() || self.twins.is_some()
     }
 
     /// Notes a failure; a full destination ends the handing out of work.
@@ -253,16 +273,25 @@ impl<'a> Run<'a> {
     }
 
     /// Whether an inode of the destination may stand for an inode of the
-    /// source: not if it already stands for another.
-    pub(crate) fn stands_for(&self, there: &Stat, source: &Stat) -> bool {
+    /// source: not if it already stands for another, unless duplicates are one
+    /// and the cache knows that both have this content.
+    pub(crate) fn stands_for(&self, dir: &Dir, there: &Stat, source: &Stat) -> bool {
         if there.links < 2 {
             return true;
         }
-        let source = (source.dev, source.ino);
-        *lock(&self.kept)
+        let digest = self.twins().and_then(|_| self.known_source(dir, source));
+        let inode = (source.dev, source.ino);
+        let mut kept = lock(&self.kept);
+        let (first, known) = kept
             .entry((there.dev, there.ino))
-            .or_insert(source)
-            == source
+            .or_insert((inode, digest));
+        *first == inode || (digest.is_some() && *known == digest)
+    }
+
+    /// The digest of a source file's content, if it did not change since it
+    /// was taken.
+    pub(crate) fn known_source(&self, _dir: &Dir, _stat: &Stat) -> Option<u128> {
+        None
     }
 
     pub(crate) fn note_owner(&self, path: impl FnOnce() -> PathBuf) {
@@ -278,9 +307,19 @@ impl<'a> Run<'a> {
         self.time_notes.add(path);
     }
 
+    /// Notes a file that lost its own metadata to a twin's.
+    pub(crate) fn note_merged(&self, path: impl FnOnce() -> PathBuf) {
+        self.merge_notes.add(path);
+    }
+
     /// Everything that is worth saying once.
     pub(crate) fn notes(&self) -> Vec<Note> {
+        let merged = format!(
+            "files have their twin's {} instead of their own (--dedup-ignore)",
+            dedup::ignored(self.options.dedup_ignore)
+        );
         [
+            self.merge_notes.note(&merged),
             self.owner_notes.note(
                 "entries belong to you instead of their owner or group, which only root may set",
             ),

@@ -3,6 +3,7 @@
 //! Small files of a bundle are written directory by directory (making a name
 //! takes the directory's lock), given their metadata, read back, and counted.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -16,6 +17,8 @@ use super::budget::Budget;
 use super::part::{Part, Spot};
 use super::run::{Copied, Run, lock};
 use super::{Work, keep, large};
+use crate::dedup::Table;
+use crate::dedup::join::{self, Asked, Bytes, Wanted};
 use crate::error::{During, Failure, Op};
 use crate::job::Verify;
 use crate::plan::bundle::{Bundle, Member};
@@ -121,15 +124,63 @@ fn write_member(
             return Ok(kept);
         }
     }
-    let part = spot.create(stat)?;
-    let all = [0..data.len() as u64];
-    let ranges = member.ranges.as_deref().unwrap_or(&all);
-    if let Err(failure) = write_ranges(&part, data, ranges).during(Op::Write, &spot.path()) {
-        part.discard(spot)?;
-        return Err(failure);
+    match run.twins() {
+        // A flawed copy is nobody's twin, and emptiness is not worth a link.
+        Some(table) if member.flaw.is_none() && !data.is_empty() => {
+            write_unless_twin(spot, table, member, data, scratch)
+        }
+        _ => write_new(spot, member, data, None, scratch),
     }
-    let written: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    run.counters.written_bytes.fetch_add(written, Relaxed);
+}
+
+/// With `--dedup`: a content that is at the destination already is not written.
+fn write_unless_twin(
+    spot: &Spot<'_>,
+    table: &Table,
+    member: &Member,
+    data: &[u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(Outcome, Vec<Failure>), Failure> {
+    let wanted = Wanted {
+        bytes: Bytes::Memory(data),
+        digest: xxh3_128(data),
+        stat: &member.stat,
+        xattrs: &member.xattrs,
+    };
+    match join::ask(spot, table, &wanted, None)? {
+        Asked::Joined(outcome, failures) => Ok((outcome, failures)),
+        Asked::Write(ticket, lender) => {
+            let written = write_new(spot, member, data, lender.as_ref(), scratch);
+            ticket.settle(table, spot, has_arrived(&written));
+            written
+        }
+    }
+}
+
+/// Whether a file is as it should be, so that others can be joined with it.
+pub(crate) fn has_arrived(written: &Result<(Outcome, Vec<Failure>), Failure>) -> bool {
+    matches!(written, Ok((_, failures)) if failures.is_empty())
+}
+
+/// Writes a file. `lender`, if any, has the same bytes and lends its extents.
+fn write_new(
+    spot: &Spot<'_>,
+    member: &Member,
+    data: &[u8],
+    lender: Option<&File>,
+    scratch: &mut Vec<u8>,
+) -> Result<(Outcome, Vec<Failure>), Failure> {
+    let run = spot.run;
+    let stat = &member.stat;
+    let part = spot.create(stat)?;
+    let filled = fill(spot, &part, member, data, lender).during(Op::Write, &spot.path());
+    let is_shared = match filled {
+        Ok(is_shared) => is_shared,
+        Err(failure) => {
+            part.discard(spot)?;
+            return Err(failure);
+        }
+    };
     // A copy that is known to be wrong keeps the mtime of now, so that no
     // later run takes it for finished.
     let stat_to_set = if member.flaw.is_some() {
@@ -141,16 +192,44 @@ fn write_member(
         stat
     };
     let failures = part.finish(spot, stat_to_set, &member.xattrs)?;
-    let digest = if run.is_verified() { xxh3_128(data) } else { 0 };
+    let digest = if run.needs_digests() {
+        xxh3_128(data)
+    } else {
+        0
+    };
     let expect = check::Expect {
         stat: stat_to_set,
         xattrs: &member.xattrs,
         size: data.len() as u64,
         digest: Some(digest),
-        ranges: member.ranges.as_deref(),
+        // A lender's holes are its own.
+        ranges: member.ranges.as_deref().filter(|_| !is_shared),
         file: Some(&part.file),
     };
     after_writing(spot, &expect, failures, scratch)
+}
+
+/// Puts the content into a part; whether by sharing the lender's extents.
+fn fill(
+    spot: &Spot<'_>,
+    part: &Part,
+    member: &Member,
+    data: &[u8],
+    lender: Option<&File>,
+) -> io::Result<bool> {
+    if let (Some(lender), Some(table)) = (lender, spot.run.twins())
+        && join::share(table, lender, &part.file)?
+    {
+        let size = data.len() as u64;
+        join::count_shared(spot, size, Stat::of(lender)?.allocated);
+        return Ok(true);
+    }
+    let all = [0..data.len() as u64];
+    let ranges = member.ranges.as_deref().unwrap_or(&all);
+    write_ranges(part, data, ranges)?;
+    let written: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    spot.run.counters.written_bytes.fetch_add(written, Relaxed);
+    Ok(false)
 }
 
 fn is_there_already(spot: &Spot<'_>, stat: &Stat, data: &[u8], scratch: &mut Vec<u8>) -> bool {
@@ -160,7 +239,7 @@ fn is_there_already(spot: &Spot<'_>, stat: &Stat, data: &[u8], scratch: &mut Vec
     };
     there.kind() == Kind::File
         && !there.is_same_inode(stat)
-        && spot.run.dest.is_same_content_by_stat(stat, &there)
+        && stat.size == there.size
         && check::digest_at(spot, scratch).is_ok_and(|digest| digest == xxh3_128(data))
 }
 

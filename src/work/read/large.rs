@@ -118,10 +118,7 @@ impl Reader<'_, '_> {
         let Ok(there) = Stat::at(&fd, spot.name) else {
             return Ok(false);
         };
-        if there.kind() != Kind::File
-            || there.is_same_inode(stat)
-            || !run.dest.is_same_content_by_stat(stat, &there)
-        {
+        if there.kind() != Kind::File || there.is_same_inode(stat) || stat.size != there.size {
             return Ok(false);
         }
         let path = self.path(entry);
@@ -190,7 +187,7 @@ impl Reader<'_, '_> {
         large: &Arc<Large>,
         mut seen: Option<&mut Xxh3>,
     ) -> Result<Pieces, Failure> {
-        let unseen = self.budget.in_kernel && !self.run.is_verified() && seen.is_none();
+        let unseen = self.budget.in_kernel && !self.run.needs_digests() && seen.is_none();
         if unseen {
             return self.unseen(path, file, large);
         }
