@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,7 +22,10 @@ use crate::sys::times::Limits;
 use crate::sys::xattrs::{self, Place};
 use crate::sys::{special, transfer};
 
+pub(crate) mod compare;
 mod share;
+
+use compare::Rules;
 
 /// The destination, opened.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub(crate) struct Dest {
     limits: OnceLock<Option<Limits>>,
     /// Times that differ by no more seconds are equal.
     modify_window: u64,
+    pub(crate) rules: Rules,
     /// Whether this run made the root.
     is_new: bool,
     /// The root's mode then, where no source's directory gives it one.
@@ -51,17 +55,6 @@ pub(crate) struct Dest {
 
 /// See [`Options::dest_mode`].
 const DEST_MODE: u32 = 0o755;
-
-/// What the destination has under an entry's name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Compared {
-    pub(crate) exists: bool,
-    /// Bytes that replacing it frees.
-    pub(crate) frees_bytes: u64,
-    /// Equal in kind, size and mtime (a link: in its text; a device: in its
-    /// number).
-    pub(crate) is_equal: bool,
-}
 
 impl Dest {
     /// Opens an existing directory as the destination.
@@ -81,6 +74,7 @@ impl Dest {
             shares: Mutex::default(),
             limits: OnceLock::new(),
             modify_window: options.modify_window,
+            rules: Rules::new(options),
             is_new: false,
             dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
             shares_are_settled: AtomicBool::new(false),
@@ -120,31 +114,6 @@ impl Dest {
             Ok(_) => There::Blocked,
             Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => There::Nothing,
             Err(_) => There::Blocked,
-        }
-    }
-
-    /// Compares an entry with what lies under its name.
-    pub(crate) fn compare(&self, dir: &Dir, name: &[u8], stat: &Stat, checksum: bool) -> Compared {
-        let Ok(parent) = self.root.dir(&dir.relative_dest()) else {
-            return Compared::default();
-        };
-        let name_there = dir.dest_name(name);
-        let Ok(there) = Stat::at(&parent, name_there) else {
-            return Compared::default();
-        };
-        let is_equal = there.kind() == stat.kind()
-            && !there.is_same_inode(stat)
-            && match stat.kind() {
-                Kind::File => !checksum && self.is_same_content_by_stat(stat, &there),
-                Kind::Symlink => is_same_link(dir, name, &parent, name_there),
-                Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
-                Kind::Dir | Kind::Fifo | Kind::Socket => true,
-            };
-        let frees_bytes = if there.links == 1 { there.allocated } else { 0 };
-        Compared {
-            exists: true,
-            frees_bytes,
-            is_equal,
         }
     }
 
@@ -334,19 +303,6 @@ fn drop_inherited(dir: File) -> io::Result<()> {
         }
     }
     Target::Open(&dir).set_permissions(0o700)
-}
-
-fn is_same_link(dir: &Dir, name: &[u8], parent: &impl AsFd, name_there: &[u8]) -> bool {
-    let Ok(from) = dir.source.root.dir(&dir.relative()) else {
-        return false;
-    };
-    match (
-        special::read_link(&from, name),
-        special::read_link(parent, name_there),
-    ) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
-    }
 }
 
 /// Shared ownership of a directory, for what outlives a listing.

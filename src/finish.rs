@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
-use crate::plan::{Dir, Kind, Listing};
+use crate::plan::{Dir, Kind, Listing, There};
 use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::Place;
@@ -206,8 +206,17 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
             }
             continue;
         }
+        if run.dest.rules.existing && dir.there == There::Nothing {
+            run.counters.count(Outcome::Skipped, || dir.path_of(b""));
+            continue;
+        }
         if run.is_stopped() && dir.made.get().is_none() {
             run.not_reached_path(dir.dest_path_of(&run.dest.path, b""));
+            continue;
+        }
+        // Nothing was made in it: most often it is as it should be.
+        if dir.made.get().is_none() && !dir.is_incomplete && is_same(run, dir) {
+            run.counters.count(Outcome::Unchanged, || dir.path_of(b""));
             continue;
         }
         match directory(run, dir) {
@@ -217,6 +226,24 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
             Err(failure) => run.entry_failed(failure),
         }
     }
+}
+
+/// Whether a directory is there and has all its metadata, with nothing to be
+/// said about it.
+fn is_same(run: &Run<'_>, dir: &Dir) -> bool {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let opened = run.dest.root.at(&dir.relative_dest(), flags);
+    // What goes wrong here is met again, and told, on the long way.
+    let Ok(file) = opened.map(File::from) else {
+        return false;
+    };
+    let (Ok(there), Ok(have)) = (Stat::of(&file), Place::Open(&file).read()) else {
+        return false;
+    };
+    let exact = |a: &Stat, b: &Stat| (a.uid, a.gid, a.mtime) == (b.uid, b.gid, b.mtime);
+    dir.there == There::Dir
+        && exact(&dir.stat, &there)
+        && is_up_to_date(run.dest, &dir.stat, &dir.xattrs, &there, &have)
 }
 
 /// A directory that is no entry, and was opened up for its user to write to,

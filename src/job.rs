@@ -313,7 +313,6 @@ fn scan<'a>(
         dest,
         choices,
         one_file_system: options.one_file_system,
-        checksum: options.checksum,
         threads: scanners(),
         counters,
         stop,

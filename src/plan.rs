@@ -57,8 +57,12 @@ pub enum Action {
     Copy,
     /// Equal in kind, size and mtime: only other metadata is looked after.
     Keep,
+    /// Equal in everything: nothing more is done.
+    Same,
     /// One more name of the group's first entry.
     Link,
+    /// Left as it is, or not made, because an option says so.
+    Skip,
     /// Could not be looked at: its failure is in the plan.
     Fail,
 }
@@ -84,6 +88,8 @@ pub struct Dir {
     /// What became of it at the destination, once something was to be made
     /// in it.
     pub(crate) made: OnceLock<Result<Made, i32>>,
+    /// Whether the destination's takes names that differ in case for one.
+    pub(crate) folds_case: OnceLock<bool>,
 }
 
 /// A directory at the destination.
@@ -302,5 +308,6 @@ pub(crate) fn sample_dir() -> Arc<Dir> {
         there: There::Nothing,
         is_incomplete: false,
         made: OnceLock::new(),
+        folds_case: OnceLock::new(),
     })
 }

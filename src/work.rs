@@ -89,7 +89,7 @@ fn send_entries(run: &Run<'_>, listing: &Listing, work_tx: &Sender<Work>) {
     let needs = |i: &u32| {
         let entry = &listing.entries[*i as usize];
         match entry.action {
-            Action::Keep => true,
+            Action::Keep | Action::Same | Action::Skip => true,
             Action::Copy => entry.kind != Kind::File || run.is_shared(listing, entry),
             Action::Link | Action::Fail => false,
         }

@@ -124,6 +124,7 @@ fn object(summary: &Summary, interrupted: bool, exit_code: u8) -> Value {
         "hard_links": summary.hard_links,
         "specials": summary.specials,
         "unchanged": summary.unchanged,
+        "skipped": summary.skipped,
         "to_copy_files": summary.to_copy_files,
         "bytes": summary.bytes,
         "allocated": summary.allocated,
@@ -201,7 +202,8 @@ fn list_entry(plan: &Plan, entry: &Entry, out: &mut Output) {
     let path = plan.listing.path(entry);
     let action = match entry.action {
         Action::Copy => "copy",
-        Action::Keep => "keep",
+        Action::Keep | Action::Same => "keep",
+        Action::Skip => "skip",
         Action::Link => "link",
         Action::Fail => "fail",
     };
@@ -241,6 +243,7 @@ mod tests {
             specials: 1,
             hard_links: 6,
             unchanged: 0,
+            skipped: 0,
             to_copy_files: 12_000,
             bytes: 110_900_000,
             allocated: 130_000_000,

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Choices, Dest, Options, Order, Reflink, Start};
+use super::{Choices, Dedup, Dest, Options, Order, Reflink, Start};
 use crate::error::{During, Error, Failure, Op};
 use crate::plan::preflight::{self, Room};
 use crate::plan::{Kind, Plan};
@@ -46,6 +46,12 @@ impl Ends {
         options: &Options,
         mounts: &[Mount],
     ) -> Result<Ends, Error> {
+        if options.dedup != Dedup::None && options.reflink == Reflink::Always {
+            return Err(Error::Refused(
+                "--dedup has to see the bytes, which --reflink=always does not read: leave one of them"
+                    .into(),
+            ));
+        }
         if sources.is_empty() {
             return Err(Error::Refused(
                 "there is nothing to copy: name a source".into(),
@@ -79,6 +85,12 @@ impl Ends {
         if dest.is_some() {
             ends.refuse_overlap(&arguments)?;
             ends.dest = ends.open_dest(options)?;
+            if ends.dest.is_none() && options.existing {
+                return Err(Error::Refused(format!(
+                    "\"{}\" does not exist, and --existing makes nothing new",
+                    ends.root.display()
+                )));
+            }
         }
         Ok(ends)
     }
@@ -184,7 +196,7 @@ impl Ends {
 
     /// Whether all files of the plan will share their extents with the copies.
     pub(super) fn can_share(&self, plan: &Plan, options: &Options) -> Result<bool, Error> {
-        if options.reflink == Reflink::Never {
+        if options.reflink == Reflink::Never || options.dedup != Dedup::None {
             return Ok(false);
         }
         // Nothing may be made before it is known that it fits; where the

@@ -174,7 +174,7 @@ impl Sum {
         match entry.action {
             Action::Copy => self.add_copy(entry),
             Action::Link => self.add_name(usize::from(entry.name_len)),
-            Action::Keep | Action::Fail => {}
+            Action::Keep | Action::Same | Action::Skip | Action::Fail => {}
         }
     }
 

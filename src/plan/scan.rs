@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use super::choose::Choices;
 use super::{Action, Entry, Extents, Kind, Listing, Source};
 use crate::dest::Dest;
+use crate::dest::compare::Sides;
 use crate::error::Failure;
 use crate::report::Counters;
 
@@ -31,7 +32,6 @@ pub(crate) struct Scan<'a> {
     pub(crate) dest: Option<&'a Dest>,
     pub(crate) choices: &'a Choices,
     pub(crate) one_file_system: bool,
-    pub(crate) checksum: bool,
     pub(crate) threads: usize,
     pub(crate) counters: &'a Counters,
     pub(crate) stop: &'a AtomicBool,
@@ -78,6 +78,7 @@ impl Scan<'_> {
                 scope.spawn(|| {
                     let mut mine = Vec::new();
                     let mut failed = Vec::new();
+                    let mut sides = Sides::default();
                     loop {
                         // The lock ends with the statement: others go on.
                         let next = lock(&chunks).next();
@@ -87,7 +88,7 @@ impl Scan<'_> {
                         }
                         for (i, entry) in chunk.iter_mut().enumerate() {
                             let index = at * CHUNK_ENTRIES + i;
-                            match look::look(self, listing, entry, &devices) {
+                            match look::look(self, listing, entry, &devices, &mut sides) {
                                 Ok(extents) if extents.len() > 1 => mine.push((index, extents)),
                                 Ok(_) => {}
                                 Err(failure) => {
@@ -125,7 +126,7 @@ fn find_links(listing: &mut Listing) -> Vec<(u32, u32)> {
     let mut links = Vec::new();
     for (i, entry) in (0..).zip(&mut listing.entries) {
         let is_shared = entry.links > 1 && entry.kind != Kind::Dir;
-        if !is_shared || entry.action == Action::Fail {
+        if !is_shared || matches!(entry.action, Action::Fail | Action::Skip) {
             continue;
         }
         match first.entry((entry.device, entry.ino)) {

@@ -29,6 +29,8 @@ pub struct Summary {
     pub hard_links: u64,
     /// Entries that the destination holds already.
     pub unchanged: u64,
+    /// Entries that an option leaves as they are, or does not make.
+    pub skipped: u64,
     /// Regular files whose content is to be copied.
     pub to_copy_files: u64,
     /// Apparent bytes of `files`.
@@ -73,7 +75,8 @@ impl Plan {
             ..Summary::default()
         };
         for entry in &self.listing.entries {
-            sum.unchanged += u64::from(entry.action == Action::Keep);
+            sum.unchanged += u64::from(matches!(entry.action, Action::Keep | Action::Same));
+            sum.skipped += u64::from(entry.action == Action::Skip);
             match (entry.action, entry.kind) {
                 (Action::Link, _) => sum.hard_links += 1,
                 (action, Kind::File) => {

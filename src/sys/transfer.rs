@@ -148,14 +148,20 @@ pub(crate) fn folds_case(dir: impl AsFd) -> bool {
         return true;
     }
     // The ioctl needs a descriptor that is open for reading.
-    let flags =
-        nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
-    let Ok(open) = nix::fcntl::openat(&dir, ".", flags, nix::sys::stat::Mode::empty()) else {
-        return false;
-    };
+    flags_of(&dir)
+        .or_else(|_| {
+            use nix::fcntl::{OFlag, openat};
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            let open = openat(&dir, ".", flags, nix::sys::stat::Mode::empty())?;
+            flags_of(&open)
+        })
+        .is_ok_and(|bits| bits & CASEFOLD != 0)
+}
+
+fn flags_of(file: impl AsFd) -> nix::Result<nix::libc::c_long> {
     let mut bits: nix::libc::c_long = 0;
     // SAFETY: the kernel writes an int (ioctl_iflags(2)) into a long that was
     // zeroed.
-    let answer = unsafe { get_flags(open.as_raw_fd(), &raw mut bits) };
-    answer.is_ok() && bits & CASEFOLD != 0
+    unsafe { get_flags(file.as_fd().as_raw_fd(), &raw mut bits) }?;
+    Ok(bits)
 }

@@ -7,13 +7,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 use xattr::FileExt;
 
 use super::special::proc_name;
+
+mod at;
 
 /// Names and values, sorted by name, ACLs last: setting one may take away the
 /// right to set the others.
@@ -22,18 +25,28 @@ pub(crate) type Xattrs = Vec<(OsString, Vec<u8>)>;
 /// Where attributes are: an open file, or a name in an open directory.
 pub(crate) enum Place<'a> {
     Open(&'a File),
+    Name(BorrowedFd<'a>, &'a [u8]),
     Path(PathBuf),
 }
 
-impl Place<'_> {
-    pub(crate) fn name(dir: impl AsFd, name: &[u8]) -> Place<'static> {
-        Place::Path(proc_name(dir, name))
+impl<'a> Place<'a> {
+    pub(crate) fn name(dir: &'a impl AsFd, name: &'a [u8]) -> Place<'a> {
+        Place::Name(dir.as_fd(), name)
     }
 
     fn list(&self) -> io::Result<Vec<OsString>> {
         let names = match self {
             Place::Open(file) => file.list_xattr(),
             Place::Path(path) => xattr::list(path),
+            Place::Name(dir, name) => match at::list(*dir, name) {
+                Ok(Some(names)) => {
+                    let names = names.split(|&b| b == 0).filter(|name| !name.is_empty());
+                    let names = names.map(OsStr::from_bytes);
+                    return Ok(names.filter(|n| !is_alias(n)).map(OsString::from).collect());
+                }
+                Ok(None) => xattr::list(proc_name(dir, name)),
+                Err(e) => Err(e),
+            },
         };
         match names {
             Ok(names) => Ok(names.filter(|name| !is_alias(name)).collect()),
@@ -47,6 +60,7 @@ impl Place<'_> {
         match self {
             Place::Open(file) => file.get_xattr(name),
             Place::Path(path) => xattr::get(path, name),
+            Place::Name(dir, at) => xattr::get(proc_name(dir, at), name),
         }
     }
 
@@ -54,6 +68,7 @@ impl Place<'_> {
         match self {
             Place::Open(file) => file.set_xattr(name, value),
             Place::Path(path) => xattr::set(path, name, value),
+            Place::Name(dir, at) => xattr::set(proc_name(dir, at), name, value),
         }
     }
 
@@ -61,13 +76,15 @@ impl Place<'_> {
         match self {
             Place::Open(file) => file.remove_xattr(name),
             Place::Path(path) => xattr::remove(path, name),
+            Place::Name(dir, at) => xattr::remove(proc_name(dir, at), name),
         }
     }
 
     /// All attributes. One that vanishes between list and get is left out.
     pub(crate) fn read(&self) -> io::Result<Xattrs> {
+        let names = self.list()?;
         let mut all = Xattrs::new();
-        for name in self.list()? {
+        for name in names {
             // Whoever may not see a value (another user's security.*) cannot
             // copy it either; names that only listing shows are passed over.
             if let Some(value) = self.get(&name)? {

@@ -56,7 +56,6 @@ pub fn verify_trees(
             dest: None,
             choices: &choices,
             one_file_system: options.one_file_system,
-            checksum: false,
             threads: crate::job::scanners(),
             counters,
             stop,

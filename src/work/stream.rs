@@ -14,11 +14,13 @@ use super::budget::Budget;
 use super::keep;
 use super::read::Reader;
 use super::run::{Run, lock};
-use super::write::{self, Near, make_special};
+use super::write::{self, Near, make_special, settled};
+use crate::dest::compare::Sides;
 use crate::error::{During, Failure, Op};
 use crate::plan::scan::list::{Name, open_dir};
 use crate::plan::scan::{Scan, Start};
 use crate::plan::{Action, Dir, Kind, Listing, Source, There};
+use crate::report::Outcome;
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
 
@@ -124,6 +126,7 @@ impl Stream<'_> {
         // Looking and reading take turns: a file is opened once, and what is
         // found of it goes into the listing before the reader needs it.
         let mut near = Near::default();
+        let mut sides = Sides::default();
         let mut files = Vec::new();
         for index in 0..count {
             if self.run.is_stopped() {
@@ -131,7 +134,7 @@ impl Stream<'_> {
                 self.run.not_reached(dir, listing.name(entry));
                 continue;
             }
-            match self.look(&mut listing, &fd, index) {
+            match self.look(&mut listing, &fd, index, &mut sides) {
                 Ok(Some(file)) => files.push((index, file)),
                 Ok(None) => self.without_reading(&listing, index, &mut near),
                 Err(failure) => self.run.entry_failed(failure),
@@ -161,20 +164,28 @@ impl Stream<'_> {
         listing: &mut Listing,
         fd: &OwnedFd,
         index: u32,
+        sides: &mut Sides,
     ) -> Result<Option<(File, Stat)>, Failure> {
         let entry = listing.entries[index as usize];
-        let dir = listing.dir(&entry).clone();
-        let path = || dir.path_of(listing.name(&entry));
+        let dir = listing.dir(&entry);
         let name = listing.name(&entry);
+        let path = || dir.path_of(name);
+        let dest = self.run.dest;
+        let mut action = Action::Copy;
+        let mut stat = Stat::default();
+        // What may be there already is compared first: an unchanged file need
+        // not be opened.
+        let is_new = dir.there == There::Nothing && !dest.rules.existing;
+        if entry.kind != Kind::File || !is_new {
+            stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+            action = dest.compare(sides, dir, name, &stat).action;
+        }
         let mut file = None;
-        let stat = if entry.kind == Kind::File {
+        if entry.kind == Kind::File && action == Action::Copy {
             let opened = beneath::open_file(fd.as_fd(), name).during(Op::Open, &path())?;
-            let stat = Stat::of(&opened).during(Op::Stat, &path())?;
+            stat = Stat::of(&opened).during(Op::Stat, &path())?;
             file = Some(opened);
-            stat
-        } else {
-            Stat::at(fd, name).during(Op::Stat, &path())?
-        };
+        }
         if stat.kind() == Kind::Dir {
             return Err(Failure::because(
                 Op::Stat,
@@ -182,17 +193,7 @@ impl Stream<'_> {
                 "became a directory after it was listed",
             ));
         }
-        let mut action = Action::Copy;
-        if dir.there == There::Dir
-            && self
-                .run
-                .dest
-                .compare(&dir, name, &stat, self.run.options.checksum)
-                .is_equal
-        {
-            action = Action::Keep;
-        }
-        if stat.links > 1 && !self.run.lead_or_follow(&stat, &dir, name) {
+        if action != Action::Skip && stat.links > 1 && !self.run.lead_or_follow(&stat, dir, name) {
             action = Action::Link;
         }
         listing.fill(index, &stat);
@@ -213,6 +214,8 @@ impl Stream<'_> {
         match listing.entries[index as usize].action {
             Action::Keep => keep::keep(self.run, listing, index, near),
             Action::Copy => make_special(self.run, listing, index, near),
+            Action::Same => settled(self.run, listing, index, Outcome::Unchanged),
+            Action::Skip => settled(self.run, listing, index, Outcome::Skipped),
             // Linked at the end, when its leader is there.
             Action::Link | Action::Fail => {}
         }

@@ -308,9 +308,18 @@ fn write_entries(run: &Run<'_>, listing: &Listing, entries: &[u32]) {
             (Action::Keep, _) => keep::keep(run, listing, index, &mut near),
             (Action::Copy, Kind::File) => super::read::copy_one(run, listing, index),
             (Action::Copy, _) => make_special(run, listing, index, &mut near),
+            (Action::Same, _) => settled(run, listing, index, Outcome::Unchanged),
+            (Action::Skip, _) => settled(run, listing, index, Outcome::Skipped),
             (Action::Link | Action::Fail, _) => {}
         }
     }
+}
+
+/// Counts an entry for which nothing is left to be done.
+pub(crate) fn settled(run: &Run<'_>, listing: &Listing, index: u32, outcome: Outcome) {
+    let entry = &listing.entries[index as usize];
+    run.mark(index);
+    run.counters.count(outcome, || listing.path(entry));
 }
 
 /// Makes one entry that is neither file nor directory.

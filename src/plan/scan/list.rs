@@ -130,6 +130,7 @@ pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
         there: There::Dir,
         is_incomplete: false,
         made: OnceLock::new(),
+        folds_case: OnceLock::new(),
     });
     let found = Stat::at(&start.source.root, name).unwrap_or_default();
     let name = Name {
@@ -268,6 +269,7 @@ pub(crate) fn open_dir(
         there,
         is_incomplete,
         made,
+        folds_case: OnceLock::new(),
     });
     (
         Some(Opened {
@@ -285,30 +287,32 @@ fn read_names(
     names: &mut Vec<Name>,
     children: &mut Vec<(u64, Box<[u8]>)>,
 ) -> io::Result<()> {
-    let handle = fd.try_clone()?;
     let mut dir = nix::dir::Dir::from_fd(fd)?;
+    let mut add = |ino, kind, name: &[u8]| match kind {
+        Kind::Dir => children.push((ino, name.into())),
+        _ => names.push(Name {
+            ino,
+            kind,
+            name: name.into(),
+        }),
+    };
+    let mut untold: Vec<(u64, Box<[u8]>)> = Vec::new();
     for entry in dir.iter() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
-        let (ino, kind) = match entry.file_type() {
-            Some(kind) => (entry.ino(), kind_of(kind)),
-            // Some filesystems do not say.
-            None => match Stat::at(&handle, name) {
-                Ok(stat) => (stat.ino, stat.kind()),
-                Err(_) => (entry.ino(), Kind::File),
-            },
-        };
-        if kind == Kind::Dir {
-            children.push((ino, name.into()));
-        } else {
-            names.push(Name {
-                ino,
-                kind,
-                name: name.into(),
-            });
+        match entry.file_type() {
+            Some(kind) => add(entry.ino(), kind_of(kind), name),
+            None => untold.push((entry.ino(), name.into())),
+        }
+    }
+    // Some filesystems do not say of what kind a name is.
+    for (ino, name) in untold {
+        match Stat::at(&dir, &name) {
+            Ok(stat) => add(stat.ino, stat.kind(), &name),
+            Err(_) => add(ino, Kind::File, &name),
         }
     }
     Ok(())

@@ -6,11 +6,10 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nix::fcntl::OFlag;
-
 use super::{Scan, lock};
+use crate::dest::compare::Sides;
 use crate::error::{During, Failure, Op};
-use crate::plan::{Action, Dir, Entry, Extent, Kind, Listing, There};
+use crate::plan::{Action, Entry, Extent, Kind, Listing};
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
 use crate::sys::{beneath, fiemap};
@@ -20,51 +19,49 @@ const MAX_EXTENTS: usize = 4096;
 
 /// Looks at an entry and fills it in; gives its extents where it lies in more
 /// than one piece.
+///
+/// What the destination may have already is compared first, by name: a file
+/// that is unchanged need not be opened.
 pub(super) fn look(
     scan: &Scan<'_>,
     listing: &Listing,
     entry: &mut Entry,
     devices: &Mutex<Vec<u64>>,
+    sides: &mut Sides,
 ) -> Result<Vec<Extent>, Failure> {
-    let dir = listing.dir(entry).clone();
+    let dir = listing.dir(entry);
     let name = listing.name(entry);
-    let relative = beneath::join([&dir.relative()[..], name]);
     let path = || dir.path_of(name);
-    let mut file = None;
-    let stat = if entry.kind == Kind::File {
-        match dir.source.root.file(&relative) {
-            Ok(opened) => {
-                let stat = Stat::of(&opened).during(Op::Stat, &path())?;
-                file = Some(opened);
-                stat
-            }
-            Err(e) => {
-                // What cannot be read still counts for what it is.
-                if let Ok(stat) = pinned(&dir, &relative) {
-                    fill_in(entry, &stat, devices);
-                }
-                return Err(Failure::new(Op::Open, path(), e));
-            }
-        }
-    } else {
-        pinned(&dir, &relative).during(Op::Stat, &path())?
-    };
-    fill_in(entry, &stat, devices);
-    if entry.kind == Kind::Dir {
-        return Err(Failure::because(
-            Op::Stat,
-            path(),
-            "became a directory after it was listed",
-        ));
+    if let Some(dest) = scan.dest {
+        let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
+        let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+        fill_in(entry, &stat, devices);
+        let compared = dest.compare(sides, dir, name, &stat);
+        (entry.exists, entry.replaces) = (compared.exists, compared.frees_bytes);
+        entry.action = compared.action;
     }
-    if dir.there == There::Dir
-        && let Some(dest) = scan.dest
-    {
-        let wanted = dest.compare(&dir, name, &stat, scan.checksum);
-        (entry.exists, entry.replaces) = (wanted.exists, wanted.frees_bytes);
-        if wanted.is_equal {
-            entry.action = Action::Keep;
+    let mut file = None;
+    if entry.kind == Kind::File && entry.action == Action::Copy {
+        let fd = sides.source(scan.dest, dir).during(Op::Open, &path())?;
+        let opened = beneath::open_file(fd.as_fd(), name);
+        if opened.is_err()
+            // What cannot be read still counts for what it is.
+            && let Ok(stat) = Stat::at(fd, name)
+        {
+            fill_in(entry, &stat, devices);
         }
+        let opened = opened.during(Op::Open, &path())?;
+        let stat = Stat::of(&opened).during(Op::Stat, &path())?;
+        fill_in(entry, &stat, devices);
+        file = Some((opened, stat));
+    } else if scan.dest.is_none() {
+        let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
+        let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+        fill_in(entry, &stat, devices);
+    }
+    if entry.kind == Kind::Dir {
+        let why = "became a directory after it was listed";
+        return Err(Failure::because(Op::Stat, path(), why));
     }
     if entry.kind == Kind::File {
         scan.counters.found_files.fetch_add(1, Relaxed);
@@ -75,13 +72,9 @@ pub(super) fn look(
         }
     }
     match file {
-        Some(file) if entry.is_to_read() => Ok(places(scan, entry, &stat, &file)),
+        Some((file, stat)) if entry.is_to_read() => Ok(places(scan, entry, &stat, &file)),
         _ => Ok(Vec::new()),
     }
-}
-
-fn pinned(dir: &Dir, relative: &[u8]) -> std::io::Result<Stat> {
-    Stat::of(dir.source.root.at(relative, OFlag::O_PATH)?)
 }
 
 fn fill_in(entry: &mut Entry, stat: &Stat, devices: &Mutex<Vec<u64>>) {

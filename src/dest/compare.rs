@@ -1,0 +1,204 @@
+//! One entry beside what the destination has under its name: one stat on each
+//! side says what is to be done.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::fcntl::OFlag;
+
+use super::Dest;
+use crate::job::{Dedup, DedupIgnore, Options};
+use crate::plan::{Action, Dir, Kind, There};
+use crate::sys::metadata::Stat;
+use crate::sys::xattrs::Place;
+use crate::sys::{special, transfer};
+use crate::work::keep::is_right_for;
+
+/// What is to be done with what is there already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) checksum: bool,
+    pub(crate) update: bool,
+    pub(crate) ignore_existing: bool,
+    pub(crate) existing: bool,
+    /// Nobody has to look again at what is found equal in everything.
+    pub(crate) settle: bool,
+}
+
+impl Rules {
+    pub(super) fn new(options: &Options) -> Rules {
+        Rules {
+            checksum: options.checksum,
+            update: options.update,
+            ignore_existing: options.ignore_existing,
+            existing: options.existing,
+            settle: options.dedup == Dedup::None,
+        }
+    }
+}
+
+/// What the destination has under an entry's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compared {
+    pub(crate) exists: bool,
+    /// Bytes that replacing it frees.
+    pub(crate) frees_bytes: u64,
+    pub(crate) action: Action,
+}
+
+/// The directories that hold an entry, kept open for its neighbours.
+#[derive(Debug, Default)]
+pub(crate) struct Sides(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    dir: Arc<Dir>,
+    source: OwnedFd,
+    /// None where the destination has no such directory.
+    dest: Option<OwnedFd>,
+}
+
+impl Sides {
+    fn open(&mut self, dest: Option<&Dest>, dir: &Arc<Dir>) -> io::Result<&Open> {
+        let open = match self.0.take() {
+            Some(open) if Arc::ptr_eq(&open.dir, dir) => open,
+            _ => Open {
+                dir: dir.clone(),
+                source: dir.source.root.dir(&dir.relative())?,
+                // What cannot be opened is found out when something is made in it.
+                dest: dest
+                    .filter(|_| dir.there == There::Dir)
+                    .and_then(|dest| open_dest(dest, dir)),
+            },
+        };
+        Ok(self.0.insert(open))
+    }
+
+    /// The source's directory.
+    pub(crate) fn source(&mut self, dest: Option<&Dest>, dir: &Arc<Dir>) -> io::Result<&OwnedFd> {
+        Ok(&self.open(dest, dir)?.source)
+    }
+}
+
+/// Opened for reading where that is allowed, so that its flags can be asked.
+fn open_dest(dest: &Dest, dir: &Dir) -> Option<OwnedFd> {
+    let path = dir.relative_dest();
+    let readable = dest.root.at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+    readable.or_else(|_| dest.root.dir(&path)).ok()
+}
+
+impl Dest {
+    /// Says what is to be done with an entry of a directory.
+    pub(crate) fn compare(
+        &self,
+        sides: &mut Sides,
+        dir: &Arc<Dir>,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Compared {
+        let make = Compared {
+            exists: false,
+            frees_bytes: 0,
+            action: Action::Copy,
+        };
+        let skip = Compared {
+            action: Action::Skip,
+            ..make
+        };
+        let missing = if self.rules.existing { skip } else { make };
+        if dir.there == There::Nothing {
+            return missing;
+        }
+        // What cannot be looked at is found out when it is made.
+        let Ok(open) = sides.open(Some(self), dir) else {
+            return make;
+        };
+        let Some(parent) = &open.dest else {
+            return make;
+        };
+        match Stat::at(parent, dir.dest_name(name)) {
+            Ok(there) => Compared {
+                exists: true,
+                frees_bytes: if there.links == 1 { there.allocated } else { 0 },
+                action: self.action(open, parent, name, stat, &there),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => missing,
+            Err(_) => make,
+        }
+    }
+
+    fn action(
+        &self,
+        open: &Open,
+        parent: &OwnedFd,
+        name: &[u8],
+        stat: &Stat,
+        there: &Stat,
+    ) -> Action {
+        let name_there = open.dir.dest_name(name);
+        let both_files = stat.kind() == Kind::File && there.kind() == Kind::File;
+        let is_newer = there.mtime.is_after(self.modify_window, stat.mtime);
+        if self.rules.ignore_existing || (self.rules.update && both_files && is_newer) {
+            return Action::Skip;
+        }
+        let is_equal = there.kind() == stat.kind()
+            && !there.is_same_inode(stat)
+            && match stat.kind() {
+                Kind::File => !self.rules.checksum && self.is_same_content_by_stat(stat, there),
+                Kind::Symlink => is_same_link(&open.source, name, parent, name_there),
+                Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
+                Kind::Dir | Kind::Fifo | Kind::Socket => true,
+            };
+        if !is_equal {
+            return Action::Copy;
+        }
+        let alone = stat.links == 1 && there.links == 1 && !self.meet;
+        let settles = self.rules.settle && alone && !open.folds_case();
+        if settles && self.is_same(open, parent, name, stat, there) {
+            return Action::Same;
+        }
+        Action::Keep
+    }
+
+    /// Whether all other metadata is equal as well, with nothing to be said.
+    fn is_same(
+        &self,
+        open: &Open,
+        parent: &OwnedFd,
+        name: &[u8],
+        stat: &Stat,
+        there: &Stat,
+    ) -> bool {
+        let exact = (stat.uid, stat.gid) == (there.uid, there.gid) && stat.mtime == there.mtime;
+        if !exact && self.modify_window == 0 {
+            return false;
+        }
+        // What goes wrong in reading them is told by who looks again.
+        let xattrs = |dir: &OwnedFd, name: &[u8]| Place::name(dir, name).read().ok();
+        let (Some(want), Some(have)) = (
+            xattrs(&open.source, name),
+            xattrs(parent, open.dir.dest_name(name)),
+        ) else {
+            return false;
+        };
+        is_right_for(self, (stat, &want), (there, &have), DedupIgnore::default())
+    }
+}
+
+impl Open {
+    fn folds_case(&self) -> bool {
+        let ask = || self.dest.as_ref().is_some_and(transfer::folds_case);
+        *self.dir.folds_case.get_or_init(ask)
+    }
+}
+
+fn is_same_link(from: &impl AsFd, name: &[u8], parent: &impl AsFd, name_there: &[u8]) -> bool {
+    match (
+        special::read_link(from, name),
+        special::read_link(parent, name_there),
+    ) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}
