@@ -17,6 +17,9 @@ use crate::plan::{Dir, Entry, Listing};
 use crate::report::{Counters, Note, Outcome};
 use crate::sys::metadata::Stat;
 
+/// Device and inode number.
+type Inode = (u64, u64);
+
 /// A copied file that is still to be read back from the medium.
 #[derive(Debug)]
 pub(crate) struct Copied {
@@ -61,7 +64,7 @@ pub(crate) struct Run<'a> {
     pub(crate) followers: Mutex<Vec<Follower>>,
     /// Inodes at the destination with several names that were kept, and the
     /// source's inode that each stands for, with its digest if known.
-    kept: Mutex<HashMap<(u64, u64), ((u64, u64), Option<u128>)>>,
+    kept: Mutex<HashMap<Inode, (Inode, Option<u128>)>>,
     pub(crate) copied: Mutex<Vec<Copied>>,
     /// With `--dedup`: what is known of the contents that are there.
     twins: Option<Table>,
