@@ -75,6 +75,10 @@ pub(crate) fn main() -> u8 {
             haul::verify_trees(&src, &dst, &options, counters, &stop)
         })
         .map(|report| out.compared(&report)),
+        Verb::Dedup { path, dry_run } => watch(&show, &mut out, |counters| {
+            haul::dedup_tree(&path, &options, dry_run, counters, &stop)
+        })
+        .map(|report| out.joined(&report)),
     };
     let code = ended.unwrap_or_else(|error| out.fatal(&error));
     out.finish(code)

@@ -10,6 +10,7 @@
 
 pub(crate) mod join;
 pub(crate) mod rest;
+pub(crate) mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

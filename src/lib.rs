@@ -81,6 +81,7 @@ mod sys;
 mod verify;
 mod work;
 
+pub use dedup::tree::dedup_tree;
 pub use error::{Error, Failure, Op};
 pub use filter::Filter;
 pub use job::{

@@ -65,6 +65,7 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
         digest: &digest,
         each: &each,
         is_stopped: &|| run.is_interrupted(),
+        drop_cached: true,
     };
     medium::read(&files, choices);
 }

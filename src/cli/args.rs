@@ -36,6 +36,10 @@ pub(super) enum Verb {
         src: PathBuf,
         dst: PathBuf,
     },
+    Dedup {
+        path: PathBuf,
+        dry_run: bool,
+    },
 }
 
 /// What to say meanwhile and at the end.
@@ -76,8 +80,24 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 dst: compare.dst,
             },
         }),
+        Some(typed::Verb::Dedup(join)) => Ok(Request {
+            options: Options {
+                one_file_system: join.one_file_system,
+                dedup: how(Some(join.dedup)),
+                dedup_ignore: ignore(&join.dedup_ignore),
+                ..join.reading.options()
+            },
+            show: join.talking.show(),
+            verb: Verb::Dedup {
+                path: join.path,
+                dry_run: join.dry_run,
+            },
+        }),
     }
 }
+
+/// What cannot be the first source without `./`.
+const VERBS: [&str; 3] = ["plan", "verify", "dedup"];
 
 fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
     let mut sources = typed.paths;
@@ -87,7 +107,7 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         return Err(Typed::command().error(ErrorKind::TooFewValues, message));
     };
     // `haul --json plan a` would copy a directory called "plan" into "a".
-    if !escaped && (first.as_os_str() == "plan" || first.as_os_str() == "verify") {
+    if !escaped && VERBS.iter().any(|verb| first.as_os_str() == *verb) {
         let name = first.display();
         let message = format!(
             "options follow the verb: haul {name} [OPTIONS] ...; a source called {name} is reached as ./{name}"
@@ -109,8 +129,8 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         checksum: typed.choosing.checksum,
         force: typed.force,
         mkpath: typed.mkpath,
-        dedup: typed.twins.dedup(),
-        dedup_ignore: typed.twins.ignore(),
+        dedup: how(typed.twins.dedup),
+        dedup_ignore: ignore(&typed.twins.dedup_ignore),
         cache: typed.twins.cache(typed.choosing.checksum),
         ..typed.second.options(typed.reading.options())
     };
@@ -156,25 +176,25 @@ impl typed::Second {
     }
 }
 
+fn how(dedup: Option<HowDedup>) -> Dedup {
+    match dedup {
+        None => Dedup::None,
+        Some(HowDedup::Link) => Dedup::Link,
+        Some(HowDedup::Reflink) => Dedup::Reflink,
+    }
+}
+
+fn ignore(listed: &[DedupMay]) -> DedupIgnore {
+    let has = |what| listed.contains(&what);
+    DedupIgnore {
+        time: has(DedupMay::Time),
+        mode: has(DedupMay::Mode),
+        owner: has(DedupMay::Owner),
+        xattr: has(DedupMay::Xattr),
+    }
+}
+
 impl typed::Twins {
-    fn dedup(&self) -> Dedup {
-        match self.dedup {
-            None => Dedup::None,
-            Some(HowDedup::Link) => Dedup::Link,
-            Some(HowDedup::Reflink) => Dedup::Reflink,
-        }
-    }
-
-    fn ignore(&self) -> DedupIgnore {
-        let has = |what| self.dedup_ignore.contains(&what);
-        DedupIgnore {
-            time: has(DedupMay::Time),
-            mode: has(DedupMay::Mode),
-            owner: has(DedupMay::Owner),
-            xattr: has(DedupMay::Xattr),
-        }
-    }
-
     /// The file that remembers digests, where they help or are asked for.
     fn cache(&self, checksum: bool) -> Option<PathBuf> {
         let wanted = self.cache || self.dedup.is_some() || checksum;

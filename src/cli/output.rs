@@ -146,6 +146,11 @@ impl Output {
         self.report(report, report_output::compare_lines)
     }
 
+    /// The report of `haul dedup`. Returns its exit code.
+    pub(super) fn joined(&mut self, report: &Report) -> u8 {
+        self.report(report, report_output::dedup_lines)
+    }
+
     fn report(&mut self, report: &Report, words: fn(&Report) -> Vec<String>) -> u8 {
         for failure in &report.failures {
             self.failure(failure);

@@ -192,6 +192,26 @@ pub(super) fn compare_lines(report: &Report) -> Vec<String> {
     vec![sum, content, last_line(report, "not equal")]
 }
 
+/// What `haul dedup` joined.
+pub(super) fn dedup_lines(report: &Report) -> Vec<String> {
+    let sum = format!(
+        "found {} = left {} + linked {} + failed {}",
+        text::count(report.found),
+        text::count(report.unchanged),
+        text::count(report.linked),
+        text::count(report.failed)
+    );
+    let joined = format!(
+        "{} linked, {} sharing extents; {} saved, {} read in {}",
+        text::counted(report.dedup_linked, "name", "names"),
+        text::counted(report.dedup_reflinked, "file", "files"),
+        text::size(report.dedup_saved_bytes),
+        text::size(report.read_bytes),
+        text::time(report.elapsed)
+    );
+    vec![sum, joined, last_line(report, "not looked at")]
+}
+
 fn last_line(report: &Report, what: &str) -> String {
     let early = if report.interrupted {
         "interrupted; "

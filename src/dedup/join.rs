@@ -46,6 +46,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) digest: u128,
     pub(crate) stat: &'a Stat,
     pub(crate) xattrs: &'a Xattrs,
+    /// Whether joining it saves the room that the twin takes.
+    pub(crate) saves: bool,
 }
 
 impl Wanted<'_> {
@@ -218,9 +220,11 @@ fn is_no_more_links(e: &io::Error) -> bool {
 fn count_linked(spot: &Spot<'_>, wanted: &Wanted<'_>, twin: &Stat) {
     let counters = spot.run.counters;
     counters.dedup_linked.fetch_add(1, Relaxed);
-    counters
-        .dedup_saved_bytes
-        .fetch_add(twin.allocated, Relaxed);
+    if wanted.saves {
+        counters
+            .dedup_saved_bytes
+            .fetch_add(twin.allocated, Relaxed);
+    }
     if let Bytes::Memory(bytes) = wanted.bytes {
         counters.dedup_bytes.fetch_add(bytes.len() as u64, Relaxed);
     }

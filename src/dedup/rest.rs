@@ -117,6 +117,7 @@ fn join_one(run: &Run<'_>, table: &Table, like: Likeness, kept: &Kept) -> Result
         digest,
         stat: &kept.stat,
         xattrs: &kept.xattrs,
+        saves: true,
     };
     let twin = || Twin {
         dir: kept.dir.clone(),

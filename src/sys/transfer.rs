@@ -41,6 +41,85 @@ pub(crate) fn share(src: &File, dst: &File) -> io::Result<Shared> {
     }
 }
 
+/// One destination of FIDEDUPERANGE, with the call's own fields before it
+/// (ioctl_fideduperange(2)).
+#[repr(C)]
+struct DedupeRange {
+    src_offset: u64,
+    src_length: u64,
+    dest_count: u16,
+    reserved1: u16,
+    reserved2: u32,
+    dest_fd: i64,
+    dest_offset: u64,
+    bytes_deduped: u64,
+    status: i32,
+    reserved: u32,
+}
+
+// The number counts the head alone: the destinations follow it.
+nix::ioctl_readwrite_bad!(
+    fideduperange,
+    nix::request_code_readwrite!(0x94, 54, 24),
+    DedupeRange
+);
+
+/// btrfs shares at most this much in one call.
+const DEDUPE_BYTES: u64 = 16 << 20;
+
+/// Lets `dst` share the extents of `src`, if the kernel finds their first
+/// `size` bytes equal; nothing but extents is changed. `Some(false)` where they
+/// differ, `None` where the filesystem cannot.
+pub(crate) fn share_range(src: &File, dst: &File, size: u64) -> io::Result<Option<bool>> {
+    let mut at = 0;
+    while at < size {
+        let len = (size - at).min(DEDUPE_BYTES);
+        match dedupe(src, dst, at, len)? {
+            None => return Ok(None),
+            Some(n) if n > 0 => at += n,
+            Some(_) => return Ok(Some(false)),
+        }
+    }
+    Ok(Some(true))
+}
+
+/// Whether the filesystem of a file can share ranges at all.
+pub(crate) fn can_share_ranges(file: &File) -> io::Result<bool> {
+    Ok(dedupe(file, file, 0, 0)?.is_some())
+}
+
+fn dedupe(src: &File, dst: &File, offset: u64, len: u64) -> io::Result<Option<u64>> {
+    let mut range = DedupeRange {
+        src_offset: offset,
+        src_length: len,
+        dest_count: 1,
+        reserved1: 0,
+        reserved2: 0,
+        dest_fd: i64::from(dst.as_raw_fd()),
+        dest_offset: offset,
+        bytes_deduped: 0,
+        status: 0,
+        reserved: 0,
+    };
+    // SAFETY: the struct is laid out as the kernel's with one destination, and
+    // both descriptors are open for as long as the call lasts.
+    match unsafe { fideduperange(src.as_raw_fd(), &raw mut range) } {
+        Ok(_) => {}
+        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::ENOSYS | Errno::EXDEV) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    }
+    match range.status {
+        // FILE_DEDUPE_RANGE_SAME, and _DIFFERS
+        0 => Ok(Some(range.bytes_deduped)),
+        1 => Ok(Some(0)),
+        errno => match Errno::from_raw(-errno) {
+            Errno::EOPNOTSUPP | Errno::EXDEV | Errno::ENOTTY => Ok(None),
+            Errno::EINVAL => Ok(Some(0)),
+            errno => Err(errno.into()),
+        },
+    }
+}
+
 /// Copies up to `len` bytes at the same offset of both files inside the
 /// kernel; `None` where these two cannot. `Some(0)` is the end of `src`.
 pub(crate) fn copy_range(src: &File, dst: &File, offset: u64, len: u64) -> io::Result<Option<u64>> {

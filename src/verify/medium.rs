@@ -49,6 +49,8 @@ pub(crate) struct Files<'a> {
     /// Is told of every file, in any order.
     pub(crate) each: &'a (dyn Fn(usize, io::Result<Found>) + Sync),
     pub(crate) is_stopped: &'a (dyn Fn() -> bool + Sync),
+    /// Whether the page cache may not answer.
+    pub(crate) drop_cached: bool,
 }
 
 /// Reads all of them.
@@ -63,7 +65,7 @@ pub(crate) fn read(files: &Files<'_>, choices: &Choices) {
                     if i >= files.count {
                         break;
                     }
-                    match (files.open)(i).and_then(|file| place(&file, choices)) {
+                    match (files.open)(i).and_then(|file| files.place(&file, choices)) {
                         Ok((key, physical)) => {
                             let mut places = places.lock().unwrap_or_else(|e| e.into_inner());
                             places.entry(key).or_default().push((physical, i));
@@ -93,25 +95,6 @@ pub(crate) fn read(files: &Files<'_>, choices: &Choices) {
 
 /// Of files on disks that do not seek.
 const NO_PLACE: u64 = u64::MAX;
-
-/// Drops a file's cached pages, and tells where it lies: (disk, offset).
-fn place(file: &File, choices: &Choices) -> io::Result<(u64, u64)> {
-    advise::drop_cached(file, 0, 0);
-    let stat = Stat::of(file)?;
-    let choice = choices.of(stat.dev);
-    if !choice.wants_places() {
-        return Ok((choice.key, NO_PLACE));
-    }
-    // Places only order the reads: without one the file comes first.
-    let map = fiemap::map(file.as_fd(), 1, false)
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    Ok((
-        choice.key,
-        map.extents.first().map_or(0, |extent| extent.physical),
-    ))
-}
 
 /// One ascending sweep, with files opened and asked for ahead of the reader.
 fn sweep(files: &Files<'_>, order: &[usize]) {
@@ -170,6 +153,27 @@ fn side_by_side(files: &Files<'_>, order: &[usize]) {
 }
 
 impl Files<'_> {
+    /// Drops a file's cached pages, and tells where it lies: (disk, offset).
+    fn place(&self, file: &File, choices: &Choices) -> io::Result<(u64, u64)> {
+        if self.drop_cached {
+            advise::drop_cached(file, 0, 0);
+        }
+        let stat = Stat::of(file)?;
+        let choice = choices.of(stat.dev);
+        if !choice.wants_places() {
+            return Ok((choice.key, NO_PLACE));
+        }
+        // Places only order the reads: without one the file comes first.
+        let map = fiemap::map(file.as_fd(), 1, false)
+            .ok()
+            .flatten()
+            .unwrap_or_default();
+        Ok((
+            choice.key,
+            map.extents.first().map_or(0, |extent| extent.physical),
+        ))
+    }
+
     fn found(&self, i: usize, file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<Found> {
         let digest = (self.digest)(i, file, size, scratch)?;
         Ok(Found { size, digest })

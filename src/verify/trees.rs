@@ -240,6 +240,7 @@ impl<'a> Comparison<'a> {
                 digest: &digest,
                 each: &each,
                 is_stopped: &|| stop.load(Relaxed),
+                drop_cached: true,
             };
             medium::read(&files, choices);
         };

@@ -335,6 +335,7 @@ fn complete(
         digest,
         stat: &large.stat,
         xattrs: &large.xattrs,
+        saves: true,
     };
     match join::ask(spot, table, &wanted, Some(&large.part)) {
         Ok(Asked::Joined(outcome, failures)) => Ok((outcome, failures)),

@@ -146,6 +146,7 @@ fn write_unless_twin(
         digest: xxh3_128(data),
         stat: &member.stat,
         xattrs: &member.xattrs,
+        saves: true,
     };
     match join::ask(spot, table, &wanted, None)? {
         Asked::Joined(outcome, failures) => Ok((outcome, failures)),

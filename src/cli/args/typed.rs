@@ -41,7 +41,8 @@ Examples:
     version,
     override_usage = "haul [OPTIONS] SOURCE... DEST\n       \
                       haul plan [OPTIONS] SOURCE... [--to DEST]\n       \
-                      haul verify [OPTIONS] SRC DST",
+                      haul verify [OPTIONS] SRC DST\n       \
+                      haul dedup [OPTIONS] PATH",
     after_help = AFTER_HELP,
     subcommand_help_heading = "Verbs (a source of this name is reached as ./plan)",
     args_conflicts_with_subcommands = true,
@@ -71,6 +72,35 @@ pub(super) enum Verb {
     /// exit codes are those of a copy.
     #[command(args_override_self = true)]
     Verify(Compare),
+    /// Turn files of the same content in a tree into hard links
+    ///
+    /// Only where owner, mode, attributes and mtime are equal too; others share
+    /// extents where the filesystem can. Contents are compared byte for byte.
+    #[command(args_override_self = true)]
+    Dedup(Join),
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Join {
+    /// The tree
+    #[arg(value_name = "PATH")]
+    pub(super) path: PathBuf,
+    /// Only say what could be joined
+    #[arg(short = 'n', long)]
+    pub(super) dry_run: bool,
+    /// How files of the same content become one
+    #[arg(long, value_name = "HOW", default_value = "link")]
+    pub(super) dedup: HowDedup,
+    /// Link in spite of differences in: time, mode, owner, xattr
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub(super) dedup_ignore: Vec<DedupMay>,
+    /// Do not cross into other filesystems
+    #[arg(short = 'x', long)]
+    pub(super) one_file_system: bool,
+    #[command(flatten)]
+    pub(super) reading: Reading,
+    #[command(flatten)]
+    pub(super) talking: Talking,
 }
 
 #[derive(Args, Debug)]
