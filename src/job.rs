@@ -228,7 +228,8 @@ fn planned(
     let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
     let shared = ends.can_share(&plan, &job.options)?;
     if !job.options.force {
-        preflight::check(&plan, &job.dest, &ends.room()?, shared).map_err(Error::NoRoom)?;
+        let twins = job.options.dedup != Dedup::None;
+        preflight::check(&plan, &job.dest, &ends.room()?, shared, twins).map_err(Error::NoRoom)?;
     }
     let dest = ends.make_dest(&job.options)?.meeting_of(ends.starts.len());
     ends::try_shares(&dest, &plan);

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 
 use super::{Claim, Content, Likeness, Table, Twin};
 use crate::error::{During, Failure, Op};
-use crate::job::{Dedup, Verify};
+use crate::job::{Dedup, DedupIgnore, Verify};
 use crate::plan::Kind;
 use crate::report::Outcome;
 use crate::sys::beneath;
@@ -56,6 +56,17 @@ impl Wanted<'_> {
     }
 }
 
+/// What is under the name that a link shall get.
+#[derive(Clone, Copy)]
+pub(crate) enum Under<'a> {
+    /// Nothing, or what the entry replaces if it may.
+    Other,
+    /// This file, which holds the content already, or what it will replace.
+    Part(&'a Part),
+    /// The file itself, complete.
+    Itself,
+}
+
 /// What came of asking for a twin.
 pub(crate) enum Asked {
     /// Nothing is left to be written.
@@ -84,12 +95,11 @@ impl Ticket {
 }
 
 /// Looks for a twin of what is wanted at `spot`, and joins them if it can.
-/// `part` is the file in which the content is already, if it is.
 pub(crate) fn ask(
     spot: &Spot<'_>,
     table: &Table,
     wanted: &Wanted<'_>,
-    part: Option<&Part>,
+    under: Under<'_>,
 ) -> Result<Asked, Failure> {
     let like = Likeness::new(spot.run.options, wanted.stat, wanted.xattrs);
     let content = wanted.content();
@@ -97,6 +107,11 @@ pub(crate) fn ask(
     loop {
         let ticket = Ticket { content, like };
         let twin = match claim {
+            Claim::First(_) if is_merged(spot, wanted) => {
+                ticket.settle(table, spot, true);
+                discard(spot, under)?;
+                return Ok(Asked::Joined(Outcome::Unchanged, Vec::new()));
+            }
             Claim::First(other) => {
                 let lender = other.and_then(|other| lender(spot, table, &other, wanted));
                 return Ok(Asked::Write(ticket, lender));
@@ -108,11 +123,42 @@ pub(crate) fn ask(
             let lender = lender(spot, table, &twin, wanted);
             return Ok(Asked::Write(ticket, lender));
         }
-        match link(spot, &twin, wanted, part)? {
+        match link(spot, &twin, wanted, under)? {
             Some((outcome, failures)) => return Ok(Asked::Joined(outcome, failures)),
             None => claim = table.replace(content, like, &twin),
         }
     }
+}
+
+/// What was written under another name is not needed any more.
+fn discard(spot: &Spot<'_>, under: Under<'_>) -> Result<(), Failure> {
+    match under {
+        Under::Part(part) => part.discard(spot),
+        Under::Other | Under::Itself => Ok(()),
+    }
+}
+
+/// Whether an earlier run has merged this very file with others: it shares an
+/// inode that differs only in what is ignored.
+fn is_merged(spot: &Spot<'_>, wanted: &Wanted<'_>) -> bool {
+    let ignore = spot.run.options.dedup_ignore;
+    let twin = Twin {
+        dir: spot.dir.clone(),
+        name: spot.name.into(),
+    };
+    if ignore == DedupIgnore::default()
+        || !Stat::at(spot.fd, spot.name).is_ok_and(|there| there.links > 1)
+    {
+        return false;
+    }
+    let Some((file, stat)) = open_twin(spot, &twin, wanted.bytes) else {
+        return false;
+    };
+    // Whatever this look could not see, the copy will.
+    Place::Open(&file).read().is_ok_and(|have| {
+        let (want, have) = ((wanted.stat, wanted.xattrs), (&stat, &have));
+        is_right_for(spot.run.dest, want, have, ignore) && spot.claim(&stat)
+    })
 }
 
 /// Opens a twin whose content is what is wanted, byte for byte. `None` where it
@@ -126,7 +172,9 @@ fn open_twin(spot: &Spot<'_>, twin: &Twin, bytes: Bytes<'_>) -> Option<(File, St
     }
     let same = holds(&file, bytes).ok()?;
     let after = Stat::of(&file).ok()?;
-    (same && before.held_still(&after)).then_some((file, after))
+    // Not the ctime: others who link to it at this moment change that.
+    let still = (before.size, before.mtime) == (after.size, after.mtime);
+    (same && still).then_some((file, after))
 }
 
 /// A twin with other metadata, if extents can be shared with it.
@@ -164,7 +212,7 @@ pub(crate) fn link(
     spot: &Spot<'_>,
     twin: &Twin,
     wanted: &Wanted<'_>,
-    part: Option<&Part>,
+    under: Under<'_>,
 ) -> Result<Option<(Outcome, Vec<Failure>)>, Failure> {
     let run = spot.run;
     let Some((file, stat)) = open_twin(spot, twin, wanted.bytes) else {
@@ -189,12 +237,11 @@ pub(crate) fn link(
         }
         return Ok(Some((Outcome::Unchanged, Vec::new())));
     }
-    if part.is_none() {
+    if matches!(under, Under::Other) {
         spot.replaceable(wanted.stat)?;
     }
     match spot.adopt(&file) {
-        // What was written under another name is not needed any more.
-        Ok(()) => part.map_or(Ok(()), |part| part.discard(spot))?,
+        Ok(()) => discard(spot, under)?,
         Err(e) if is_no_more_links(&e) => return Ok(None),
         Err(e) => return Err(Failure::new(Op::Link, spot.path(), e)),
     }
@@ -231,7 +278,7 @@ fn count_linked(spot: &Spot<'_>, wanted: &Wanted<'_>, twin: &Stat) {
     let merged = wanted.stat.mtime != twin.mtime
         || wanted.stat.permissions() != twin.permissions()
         || (wanted.stat.uid, wanted.stat.gid) != (twin.uid, twin.gid);
-    if merged && spot.run.options.dedup_ignore != Default::default() {
+    if merged && spot.run.options.dedup_ignore != DedupIgnore::default() {
         spot.run.note_merged(|| spot.path());
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::join::{self, Bytes, Wanted};
+use super::join::{self, Bytes, Under, Wanted};
 use super::{Likeness, Table, Twin};
 use crate::error::{During, Failure, Op};
 use crate::plan::Dir;
@@ -125,7 +125,7 @@ fn join_one(run: &Run<'_>, table: &Table, like: Likeness, kept: &Kept) -> Result
     };
     if let Some(first) = table.add(wanted.content(), like, twin()) {
         spot.unclaim(&there);
-        match join::link(&spot, &first, &wanted, None)? {
+        match join::link(&spot, &first, &wanted, Under::Itself)? {
             Some((_, failures)) => failures.into_iter().for_each(|f| run.failed(f)),
             None => table.instead(wanted.content(), like, &first, twin()),
         }

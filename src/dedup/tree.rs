@@ -6,14 +6,14 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::join::{self, Bytes, Wanted};
+use super::join::{self, Bytes, Under, Wanted};
 use super::{Likeness, Table, Twin};
 use crate::dest::Dest;
 use crate::error::{During, Error, Failure, Op};
@@ -25,7 +25,7 @@ use crate::report::{Counters, Outcome, Report};
 use crate::sys::beneath::Root;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::{Place, Xattrs};
-use crate::sys::{mounts, transfer};
+use crate::sys::{fiemap, mounts, transfer};
 use crate::verify::digest::read_digest;
 use crate::verify::medium;
 use crate::work::part::Spot;
@@ -92,6 +92,16 @@ pub fn dedup_tree(
     report.take_counters(counters);
     report.elapsed = began.elapsed();
     Ok(report)
+}
+
+/// Whether two files begin at one place of their disk.
+fn is_at_one_place(one: &File, other: &File) -> bool {
+    let place = |file: &File| {
+        let map = fiemap::map(file.as_fd(), 1, true).ok().flatten();
+        map.and_then(|map| map.extents.first().map(|extent| extent.physical))
+    };
+    let first = place(one);
+    first.is_some() && first == place(other)
 }
 
 fn start(path: &Path) -> Result<Start, Error> {
@@ -363,7 +373,7 @@ impl Tree<'_> {
             xattrs: &inode.xattrs,
             saves: false,
         };
-        match join::link(&spot, twin, &wanted, None)? {
+        match join::link(&spot, twin, &wanted, Under::Itself)? {
             Some((_, failures)) => {
                 failures.into_iter().for_each(|f| self.run.failed(f));
                 Ok(true)
@@ -378,13 +388,15 @@ impl Tree<'_> {
             return Ok(false);
         }
         let counters = self.run.counters;
+        let path = self
+            .listing
+            .path(&self.listing.entries[inode.names[0] as usize]);
+        let open = |index| crate::work::read::open(self.listing, index);
+        let from = open(leader.names[0]).during(Op::Open, &path)?;
+        let to = open(inode.names[0]).during(Op::Open, &path)?;
+        // Sharing again what is shared changes nothing, and saves nothing.
+        let is_shared_already = is_at_one_place(&from, &to);
         if !self.dry_run {
-            let path = self
-                .listing
-                .path(&self.listing.entries[inode.names[0] as usize]);
-            let open = |index| crate::work::read::open(self.listing, index);
-            let from = open(leader.names[0]).during(Op::Open, &path)?;
-            let to = open(inode.names[0]).during(Op::Open, &path)?;
             let shared = transfer::share_range(&from, &to, inode.stat.size);
             match shared.during(Op::Write, &path)? {
                 None => {
@@ -394,6 +406,9 @@ impl Tree<'_> {
                 Some(false) => return Ok(false),
                 Some(true) => {}
             }
+        }
+        if is_shared_already {
+            return Ok(true);
         }
         counters.dedup_reflinked.fetch_add(1, Relaxed);
         counters

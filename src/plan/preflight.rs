@@ -10,6 +10,7 @@
 
 mod surely;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,6 +22,7 @@ use nix::unistd::geteuid;
 
 pub(crate) use self::surely::fits_surely;
 use super::{Action, Entry, Kind, Plan, There};
+use crate::sys::metadata::Time;
 
 /// What a directory spends on an entry besides its name: ext4 takes 8 bytes and
 /// rounds up to 4, XFS takes 12 and 8 more in its index; both leave blocks a
@@ -121,8 +123,11 @@ pub(crate) struct Need {
 /// - Extended attributes, ACLs and extent trees are not in the plan: 1 % is
 ///   added for them, and 1 MiB, or a sixteenth where that is less, lest a small
 ///   copy be refused for the reserve's sake. Nothing to write needs nothing.
-pub(crate) fn need(plan: &Plan, block_bytes: u64, reflinked: bool) -> Need {
+/// - Where duplicates become one (`twins`), files of the same size and mtime may
+///   all be: only the first is counted, since nothing has been read yet.
+pub(crate) fn need(plan: &Plan, block_bytes: u64, reflinked: bool, twins: bool) -> Need {
     let mut sum = Sum::new(block_bytes, reflinked);
+    sum.seen = twins.then(HashSet::new);
     for dir in &plan.listing.dirs {
         if dir.is_entry() && dir.there == There::Nothing {
             sum.add_dir(dir.name.len());
@@ -135,6 +140,8 @@ pub(crate) fn need(plan: &Plan, block_bytes: u64, reflinked: bool) -> Need {
 }
 
 struct Sum {
+    /// Sizes and mtimes of the files so far, where one may stand for all.
+    seen: Option<HashSet<(u64, Time)>>,
     block_bytes: u64,
     reflinked: bool,
     inodes: u64,
@@ -152,6 +159,7 @@ struct Sum {
 impl Sum {
     fn new(block_bytes: u64, reflinked: bool) -> Sum {
         Sum {
+            seen: None,
             block_bytes: block_bytes.max(1),
             reflinked,
             inodes: 0,
@@ -179,6 +187,11 @@ impl Sum {
     }
 
     fn add_copy(&mut self, entry: &Entry) {
+        let is_file = entry.kind == Kind::File && entry.size > 0;
+        let seen = self.seen.as_mut().filter(|_| is_file);
+        if seen.is_some_and(|seen| !seen.insert((entry.size, entry.mtime))) {
+            return self.add_name(usize::from(entry.name_len));
+        }
         let bytes = match entry.kind {
             Kind::File if self.reflinked => 0,
             Kind::File => self.in_blocks(entry.allocated.min(entry.size)),
@@ -289,8 +302,9 @@ pub(crate) fn check(
     dest: &Path,
     room: &Room,
     reflinked: bool,
+    twins: bool,
 ) -> Result<(), Shortfall> {
-    let need = need(plan, room.block_bytes, reflinked);
+    let need = need(plan, room.block_bytes, reflinked, twins);
     compare(need, dest, room)
 }
 
@@ -347,7 +361,7 @@ mod tests {
     fn needed(entries: &[Entry], reflinked: bool) -> Need {
         let mut plan = Plan::default();
         plan.listing.entries = entries.to_vec();
-        need(&plan, 4096, reflinked)
+        need(&plan, 4096, reflinked, false)
     }
 
     /// The sum without the reserve, in blocks of 4 KiB.
@@ -407,6 +421,16 @@ mod tests {
         let need = needed(&[file(MIB, MIB), file(MIB, MIB)], true);
         assert_eq!(need.inodes, 2);
         assert!(need.bytes < 8 * KIB);
+    }
+
+    #[test]
+    fn where_duplicates_become_one_a_size_and_a_time_count_once() {
+        let mut plan = Plan::default();
+        plan.listing.entries = vec![file(MIB, MIB), file(MIB, MIB), file(5, 4096)];
+        let one = need(&plan, 4096, false, true);
+        assert_eq!(one.inodes, 2);
+        assert!((MIB..2 * MIB).contains(&one.bytes));
+        assert!(need(&plan, 4096, false, false).bytes > 2 * MIB);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::part::{Part, Spot};
 use super::run::{Run, lock};
 use super::write::{after_writing, has_arrived, settle};
 use crate::dedup::Table;
-use crate::dedup::join::{self, Asked, Bytes, Wanted};
+use crate::dedup::join::{self, Asked, Bytes, Under, Wanted};
 use crate::error::{During, Failure, Op};
 use crate::plan::Dir;
 use crate::report::Outcome;
@@ -337,7 +337,7 @@ fn complete(
         xattrs: &large.xattrs,
         saves: true,
     };
-    match join::ask(spot, table, &wanted, Some(&large.part)) {
+    match join::ask(spot, table, &wanted, Under::Part(&large.part)) {
         Ok(Asked::Joined(outcome, failures)) => Ok((outcome, failures)),
         Ok(Asked::Write(ticket, lender)) => {
             let completed = share(spot, table, large, lender.as_ref())

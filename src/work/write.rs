@@ -18,7 +18,7 @@ use super::part::{Part, Spot};
 use super::run::{Copied, Run, lock};
 use super::{Work, keep, large};
 use crate::dedup::Table;
-use crate::dedup::join::{self, Asked, Bytes, Wanted};
+use crate::dedup::join::{self, Asked, Bytes, Under, Wanted};
 use crate::error::{During, Failure, Op};
 use crate::job::Verify;
 use crate::plan::bundle::{Bundle, Member};
@@ -148,7 +148,7 @@ fn write_unless_twin(
         xattrs: &member.xattrs,
         saves: true,
     };
-    match join::ask(spot, table, &wanted, None)? {
+    match join::ask(spot, table, &wanted, Under::Other)? {
         Asked::Joined(outcome, failures) => Ok((outcome, failures)),
         Asked::Write(ticket, lender) => {
             let written = write_new(spot, member, data, lender.as_ref(), scratch);
