@@ -6,6 +6,7 @@
 //! writing, verifying and counting.
 
 pub(crate) mod budget;
+pub(crate) mod delta;
 pub(crate) mod dress;
 pub(crate) mod keep;
 pub(crate) mod large;

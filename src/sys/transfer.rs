@@ -193,6 +193,28 @@ pub(crate) fn reserve(file: &File, range: &Range<u64>) -> io::Result<bool> {
     }
 }
 
+/// Makes a range of a file of `size` bytes a hole, or zeros where the filesystem
+/// has no holes.
+pub(crate) fn clear(file: &File, range: &Range<u64>, size: u64) -> io::Result<()> {
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let len = signed(range.end - range.start)?;
+    match nix::fcntl::fallocate(file, flags, signed(range.start)?, len) {
+        Ok(()) => return Ok(()),
+        Err(Errno::EINTR) => return clear(file, range, size),
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let zeros = vec![0; 1 << 20];
+    let mut at = range.start;
+    let end = range.end.min(size);
+    while at < end {
+        let n = usize::try_from(end - at).map_or(zeros.len(), |n| n.min(zeros.len()));
+        std::os::unix::fs::FileExt::write_all_at(file, &zeros[..n], at)?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
 fn signed(offset: u64) -> io::Result<i64> {
     i64::try_from(offset).map_err(|_| Errno::EFBIG.into())
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::budget::Budget;
+use super::delta::{self, Delta};
 use super::part::{Part, Spot};
 use super::run::{Run, lock};
 use super::write::{after_writing, has_arrived, settle};
@@ -38,6 +39,8 @@ pub(crate) struct Large {
     pub(crate) ranges: Vec<Range<u64>>,
     fd: OwnedFd,
     part: Part,
+    /// An older state of it, of which not all has to be written again.
+    delta: Option<Delta>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -112,28 +115,30 @@ impl Large {
         ranges: Vec<Range<u64>>,
     ) -> Result<Large, Failure> {
         let fd = run.dest.dir_for(dir, name)?;
-        let part = {
+        let (part, delta) = {
             let spot = Spot {
                 run,
                 dir: dir.clone(),
                 fd: &fd,
                 name: dir.dest_name(name),
             };
-            let part = spot.create(&stat)?;
+            let (part, delta) = delta::begin(&spot, &stat, &ranges)?;
             // With holes the size comes first: XFS reserves room behind what it
             // takes for the end of a growing file, and the holes would get it.
-            let sized = match is_sparse(&ranges, stat.size) {
-                true => part.file.set_len(stat.size),
-                false => Ok(()),
+            let prepare = || {
+                if is_sparse(&ranges, stat.size) {
+                    part.file.set_len(stat.size)?;
+                }
+                let mut ranges = ranges.iter();
+                ranges.try_for_each(|range| transfer::reserve(&part.file, range).map(drop))
             };
-            let reserved = ranges
-                .iter()
-                .try_for_each(|range| transfer::reserve(&part.file, range).map(drop));
-            if let Err(failure) = sized.and(reserved).during(Op::Write, &spot.path()) {
+            let is_whole = delta.as_ref().is_none_or(Delta::is_whole);
+            let prepared = if is_whole { prepare() } else { Ok(()) };
+            if let Err(failure) = prepared.during(Op::Write, &spot.path()) {
                 part.discard(&spot)?;
                 return Err(failure);
             }
-            part
+            (part, delta)
         };
         let hasher = run.needs_digests().then(|| Box::new(Xxh3::new()));
         let state = State {
@@ -148,6 +153,7 @@ impl Large {
             ranges,
             fd,
             part,
+            delta,
             state: Mutex::new(state),
             ended: Condvar::new(),
         })
@@ -156,6 +162,11 @@ impl Large {
     /// The file being written, for copies inside the kernel.
     pub(crate) fn file(&self) -> &std::fs::File {
         &self.part.file
+    }
+
+    /// Whether its bytes have to be seen, because an older state is compared.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.delta.is_some()
     }
 
     /// Hands out a piece.
@@ -225,14 +236,17 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         bytes,
         verdict,
     } = chunk;
-    let written = if bytes.is_empty() || large.has_failed() {
-        Ok(())
-    } else {
-        large.part.file.write_all_at(&bytes, offset)
+    let written = match &large.delta {
+        _ if bytes.is_empty() || large.has_failed() => Ok(0),
+        Some(delta) => delta.write(&large.part.file, &bytes, offset),
+        None => {
+            let written = large.part.file.write_all_at(&bytes, offset);
+            written.map(|()| bytes.len() as u64)
+        }
     };
-    run.counters
-        .written_bytes
-        .fetch_add(bytes.len() as u64, Relaxed);
+    let written = written.map(|written| {
+        run.counters.written_bytes.fetch_add(written, Relaxed);
+    });
     let mut state = lock(&large.state);
     match written.during(Op::Write, &large.spot(run).path()) {
         Ok(()) if bytes.is_empty() => {}
@@ -393,5 +407,8 @@ fn publish(
         ranges: is_sparse.then_some(&large.ranges),
         file: Some(&large.part.file),
     };
+    if let Some(delta) = &large.delta {
+        delta.count(spot);
+    }
     after_writing(spot, &expect, failures, &mut Vec::new())
 }

@@ -43,6 +43,8 @@ enum Naming {
     Nameless,
     /// It has a temporary one, and replaces what is there.
     Temporary(String),
+    /// It is the file that is there (`--inplace`).
+    InPlace,
 }
 
 /// A file under way.
@@ -308,6 +310,19 @@ pub(super) const TAKEN: &str =
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
 impl Part {
+    /// The file that is there already, to be written into.
+    pub(crate) fn in_place(file: File) -> Part {
+        Part {
+            file,
+            naming: Naming::InPlace,
+        }
+    }
+
+    /// Whether it took a name that was free.
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self.naming, Naming::Named)
+    }
+
     /// Gives a complete file its metadata and its name.
     pub(crate) fn finish(
         &self,
@@ -320,7 +335,7 @@ impl Part {
             &Place::Open(&self.file),
             stat,
             xattrs,
-            !spot.hands_down_acl(),
+            !spot.hands_down_acl() && !matches!(self.naming, Naming::InPlace),
         );
         let named = dressed.and_then(|failures| self.publish(spot).map(|()| failures));
         if named.is_err() {
@@ -334,7 +349,7 @@ impl Part {
             renameat(spot.fd, name, spot.fd, spot.name).during(Op::Rename, &spot.path())
         };
         match &self.naming {
-            Naming::Named => Ok(()),
+            Naming::Named | Naming::InPlace => Ok(()),
             Naming::Temporary(name) => rename(name),
             Naming::Nameless => {
                 let name = self.name_it(spot).during(Op::Create, &spot.path())?;
@@ -365,7 +380,8 @@ impl Part {
     /// else is left alone.
     pub(crate) fn discard(&self, spot: &Spot<'_>) -> Result<(), Failure> {
         let name = match &self.naming {
-            Naming::Nameless => return Ok(()),
+            // What is written in place stays, marked as unfinished by its mtime.
+            Naming::Nameless | Naming::InPlace => return Ok(()),
             Naming::Named => spot.name,
             Naming::Temporary(name) => name.as_bytes(),
         };

@@ -167,7 +167,8 @@ impl<'a, 'run> Reader<'a, 'run> {
                 );
             }
         }
-        let done = if stat.size > LARGE_BYTES {
+        let delta = self.run.options.delta && stat.size == LARGE_BYTES;
+        let done = if stat.size > LARGE_BYTES || delta {
             self.large(entry, file, stat)
         } else {
             self.small(entry, file, stat, None)

@@ -188,7 +188,7 @@ impl Reader<'_, '_> {
         mut seen: Option<&mut Xxh3>,
     ) -> Result<Pieces, Failure> {
         let unseen = self.budget.in_kernel && !self.run.needs_digests() && seen.is_none();
-        if unseen {
+        if unseen && !large.is_compared() {
             return self.unseen(path, file, large);
         }
         let mut hashed_to = 0;
