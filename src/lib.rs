@@ -69,6 +69,7 @@
 //! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod cache;
 mod dedup;
 mod dest;
 mod error;
