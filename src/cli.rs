@@ -4,6 +4,7 @@
 //! Only this part of the crate knows clap, JSON, signals and terminals.
 
 mod args;
+mod cache_output;
 mod output;
 mod plan_output;
 mod progress;
@@ -75,6 +76,7 @@ pub(crate) fn main() -> u8 {
             haul::verify_trees(&src, &dst, &options, counters, &stop)
         })
         .map(|report| out.compared(&report)),
+        Verb::Cache(verb) => cache_output::run(verb, args::cache_file().as_deref(), &mut out),
     };
     let code = ended.unwrap_or_else(|error| out.fatal(&error));
     out.finish(code)

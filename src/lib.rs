@@ -43,7 +43,7 @@
 //! finish verify  work's spot and run, plan's types, sys
 //! work           plan's types, dest, verify::file, sys
 //! dest           plan's types, sys
-//! cache          sys
+//! cache          sys; one SQLite file
 //! plan           sys; scan asks dest what is there
 //! sys            nix, libc, std: decides nothing, prints nothing
 //! ```

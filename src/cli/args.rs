@@ -36,6 +36,15 @@ pub(super) enum Verb {
         src: PathBuf,
         dst: PathBuf,
     },
+    Cache(CacheVerb),
+}
+
+/// What to do with the digests that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CacheVerb {
+    Show,
+    Prune,
+    Clear,
 }
 
 /// What to say meanwhile and at the end.
@@ -76,6 +85,15 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 dst: compare.dst,
             },
         }),
+        Some(typed::Verb::Cache(cache)) => Ok(Request {
+            options: Options::default(),
+            show: cache.talking.show(),
+            verb: Verb::Cache(match cache {
+                typed::Cache { clear: true, .. } => CacheVerb::Clear,
+                typed::Cache { prune: true, .. } => CacheVerb::Prune,
+                _ => CacheVerb::Show,
+            }),
+        }),
     }
 }
 
@@ -87,7 +105,10 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         return Err(Typed::command().error(ErrorKind::TooFewValues, message));
     };
     // `haul --json plan a` would copy a directory called "plan" into "a".
-    if !escaped && (first.as_os_str() == "plan" || first.as_os_str() == "verify") {
+    let is_verb = ["plan", "verify", "cache"]
+        .iter()
+        .any(|verb| first.as_os_str() == *verb);
+    if !escaped && is_verb {
         let name = first.display();
         let message = format!(
             "options follow the verb: haul {name} [OPTIONS] ...; a source called {name} is reached as ./{name}"
@@ -315,6 +336,28 @@ mod tests {
         assert!(matches!(parsed("verify a b").verb, Verb::Verify { .. }));
         refused("verify a");
         refused("verify a b c");
+    }
+
+    #[test]
+    fn cache_shows_prunes_or_clears() {
+        for (line, want) in [
+            ("cache", CacheVerb::Show),
+            ("cache --json", CacheVerb::Show),
+            ("cache --prune", CacheVerb::Prune),
+            ("cache --clear", CacheVerb::Clear),
+        ] {
+            assert!(
+                matches!(parsed(line).verb, Verb::Cache(verb) if verb == want),
+                "haul {line}"
+            );
+        }
+        refused("cache --prune --clear");
+        refused("cache a");
+        assert!(
+            refused("--json cache a")
+                .to_string()
+                .contains("follow the verb")
+        );
     }
 
     #[test]
