@@ -10,20 +10,20 @@
 
 mod db;
 mod manage;
+mod rows;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rusqlite::{Connection, OptionalExtension, params};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::sys::fsid::{self, Identity};
+use crate::sys::fsid;
 use crate::sys::metadata::{Stat, Time};
 use db::Why;
+use rows::{Change, Device, Row, checked, digest_of, nanoseconds};
 
 pub use manage::{Contents, Filesystem, Pruned, clear, prune, show};
 
@@ -49,12 +49,6 @@ pub(crate) struct Cache {
 }
 
 #[derive(Debug)]
-struct Device {
-    id: i64,
-    identity: Identity,
-}
-
-#[derive(Debug)]
 struct Base {
     connection: Connection,
     /// Questions since the current view began; none without a view.
@@ -68,23 +62,6 @@ struct Changes {
     rows: Vec<Change>,
     /// Directories whose path was given in this run.
     named: HashSet<(i64, u64)>,
-}
-
-#[derive(Debug)]
-enum Change {
-    Name(i64, u64, PathBuf),
-    Learn(i64, u64, Row),
-    Forget(i64, u64),
-}
-
-#[derive(Debug)]
-struct Row {
-    ino: u64,
-    size: u64,
-    mtime: i64,
-    ctime: i64,
-    /// With its check.
-    digest: [u8; 24],
 }
 
 impl Cache {
@@ -280,7 +257,7 @@ impl Cache {
             }
             base.leave()?;
             let devices = self.read_devices().clone();
-            write(&mut base.connection, devices.values().flatten(), rows)
+            rows::write(&mut base.connection, devices.values().flatten(), rows)
         });
     }
 }
@@ -307,98 +284,6 @@ impl Base {
     }
 }
 
-impl Device {
-    fn new(identity: Identity) -> Device {
-        Device {
-            id: device_id(&identity),
-            identity,
-        }
-    }
-}
-
-/// Small numbers take few bytes in a row; two filesystems with one number would
-/// only overwrite each other's rows.
-fn device_id(identity: &Identity) -> i64 {
-    (xxh3_64(&identity.uuid) >> 33).cast_signed()
-}
-
-fn write<'a>(
-    connection: &mut Connection,
-    devices: impl Iterator<Item = &'a Arc<Device>>,
-    rows: Vec<Change>,
-) -> Result<(), Why> {
-    let behavior = rusqlite::TransactionBehavior::Immediate;
-    let transaction = connection.transaction_with_behavior(behavior)?;
-    {
-        let mut fs =
-            transaction.prepare_cached("INSERT OR IGNORE INTO filesystems VALUES(?, ?, ?)")?;
-        for device in devices {
-            fs.execute(params![
-                device.id,
-                device.identity.kind,
-                device.identity.uuid
-            ])?;
-        }
-        let mut name = transaction.prepare_cached("REPLACE INTO dirs VALUES(?, ?, ?)")?;
-        let mut learn =
-            transaction.prepare_cached("REPLACE INTO files VALUES(?, ?, ?, ?, ?, ?, ?)")?;
-        let mut forget =
-            transaction.prepare_cached("DELETE FROM files WHERE fs = ? AND ino = ?")?;
-        for row in rows {
-            match row {
-                Change::Name(fs, ino, path) => {
-                    name.execute(params![fs, ino.cast_signed(), path.as_os_str().as_bytes()])?
-                }
-                Change::Learn(fs, dir, row) => learn.execute(params![
-                    fs,
-                    row.ino.cast_signed(),
-                    dir.cast_signed(),
-                    row.size.cast_signed(),
-                    row.mtime,
-                    row.ctime,
-                    row.digest,
-                ])?,
-                Change::Forget(fs, ino) => forget.execute(params![fs, ino.cast_signed()])?,
-            };
-        }
-    }
-    Ok(transaction.commit()?)
-}
-
-/// A digest with the check of its row behind it, in which the identity counts:
-/// two filesystems whose ids fall together do not answer for each other.
-fn checked(identity: &Identity, stat: &Stat, times: (i64, i64), digest: u128) -> [u8; 24] {
-    let mut text = [0; 48];
-    text[..16].copy_from_slice(&digest.to_be_bytes());
-    let numbers = [
-        stat.ino,
-        stat.size,
-        times.0.cast_unsigned(),
-        times.1.cast_unsigned(),
-    ];
-    for (bytes, number) in text[16..].chunks_exact_mut(8).zip(numbers) {
-        bytes.copy_from_slice(&number.to_be_bytes());
-    }
-    let check = xxh3_64_with_seed(&text, xxh3_64(&identity.uuid));
-    let mut kept = [0; 24];
-    kept[..16].copy_from_slice(&text[..16]);
-    kept[16..].copy_from_slice(&check.to_be_bytes());
-    kept
-}
-
-fn digest_of(kept: &[u8; 24]) -> u128 {
-    let mut digest = [0; 16];
-    digest.copy_from_slice(&kept[..16]);
-    u128::from_be_bytes(digest)
-}
-
-/// Since the epoch; none before 1677 and after 2262.
-fn nanoseconds(time: Time) -> Option<i64> {
-    time.s
-        .checked_mul(1_000_000_000)?
-        .checked_add(time.ns.into())
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -412,6 +297,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::sys::fsid::Identity;
 
     /// A cache and a directory of files, on a filesystem that has an identity.
     struct Scene {
@@ -687,6 +573,100 @@ mod tests {
         for n in 0..40_000 {
             assert_eq!(cache.known(scene.root(), &of(n)), Some(n.into()));
         }
+    }
+
+    #[test]
+    fn no_damage_makes_it_tell_a_wrong_digest() {
+        let Some(scene) = Scene::new() else { return };
+        let stat = scene.file("a");
+        let of = |n: u64| Stat { ino: n, ..stat };
+        let cache = scene.open();
+        for n in 0..300 {
+            scene.learn(&cache, &of(n), n.into());
+        }
+        assert_eq!(cache.close(), None);
+        drop(cache);
+        let whole = fs::read(scene.path()).unwrap();
+        let (mut refused, mut right, mut silent) = (0, 0, 0);
+        for round in 0..120 {
+            let mut bytes = whole.clone();
+            let noise = xxhash_rust::xxh3::xxh3_64_with_seed(b"damage", round);
+            #[allow(clippy::cast_possible_truncation)]
+            let at = noise as usize % bytes.len();
+            match round % 4 {
+                0 => bytes[at] ^= 1 << (noise >> 61),
+                1 => bytes[at..].iter_mut().take(512).for_each(|b| *b = 0),
+                2 => bytes.truncate(at),
+                _ => bytes[at] = bytes[at].wrapping_add(1),
+            }
+            fs::write(scene.path(), bytes).unwrap();
+            match Cache::open(&scene.path()) {
+                Err(why) => {
+                    assert!(why.contains("is not used"), "{why}");
+                    refused += 1;
+                }
+                Ok(cache) => {
+                    for n in 0..300 {
+                        match cache.known(scene.root(), &of(n)) {
+                            None => silent += 1,
+                            Some(digest) => {
+                                assert_eq!(digest, u128::from(n), "round {round}");
+                                right += 1;
+                            }
+                        }
+                    }
+                }
+            }
+            for end in ["-wal", "-shm"] {
+                let log = scene.path().with_file_name(format!("digests.sqlite{end}"));
+                assert!(!log.exists() || fs::remove_file(log).is_ok());
+            }
+        }
+        assert!(
+            refused > 0 && right > 0 && silent > 0,
+            "{refused} {right} {silent}"
+        );
+    }
+
+    #[test]
+    fn pruning_removes_what_is_no_longer_in_its_directory() {
+        let Some(scene) = Scene::new() else { return };
+        let tree = scene.dir.path().join("tree");
+        for dir in ["kept", "gone", "replaced"] {
+            fs::create_dir_all(tree.join(dir)).unwrap();
+        }
+        let cache = scene.open();
+        let mut stats = Vec::new();
+        for name in ["kept/a", "kept/b", "gone/c", "replaced/d"] {
+            let stat = scene.file(&format!("tree/{name}"));
+            let path = tree.join(name).parent().unwrap().to_path_buf();
+            let dir = Stat::of(File::open(&path).unwrap()).unwrap();
+            cache.learn(scene.root(), &stat, (dir.dev, dir.ino), || path, 9);
+            stats.push(stat);
+        }
+        assert_eq!(cache.close(), None);
+        drop(cache);
+        let pruned = prune(&scene.path()).unwrap();
+        assert_eq!(
+            (pruned.removed, pruned.files, pruned.failures.len()),
+            (0, 4, 0)
+        );
+        fs::remove_file(tree.join("kept/b")).unwrap();
+        fs::remove_dir_all(tree.join("gone")).unwrap();
+        fs::rename(tree.join("replaced"), tree.join("moved")).unwrap();
+        fs::create_dir(tree.join("replaced")).unwrap();
+        let pruned = prune(&scene.path()).unwrap();
+        assert_eq!(
+            (pruned.removed, pruned.files, pruned.failures.len()),
+            (3, 1, 0)
+        );
+        let shown = show(&scene.path()).unwrap();
+        assert_eq!(
+            (shown.files, shown.dirs, shown.filesystems.len()),
+            (1, 1, 1)
+        );
+        let cache = scene.open();
+        assert_eq!(cache.known(scene.root(), &stats[0]), Some(9));
     }
 
     /// `cargo test --release -- --ignored --nocapture a_million`

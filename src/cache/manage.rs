@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, params};
 
 use super::db::{self, Why};
-use super::device_id;
+use super::rows::device_id;
 use crate::error::{Error, Failure, Op};
 use crate::sys::beneath::Root;
 use crate::sys::fsid::{self, Identity};
