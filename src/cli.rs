@@ -4,6 +4,7 @@
 //! Only this part of the crate knows clap, JSON, signals and terminals.
 
 mod args;
+mod cache_output;
 mod output;
 mod plan_output;
 mod progress;
@@ -79,6 +80,7 @@ pub(crate) fn main() -> u8 {
             haul::dedup_tree(&path, &options, dry_run, counters, &stop)
         })
         .map(|report| out.joined(&report)),
+        Verb::Cache(verb) => cache_output::run(verb, args::cache_file().as_deref(), &mut out),
     };
     let code = ended.unwrap_or_else(|error| out.fatal(&error));
     out.finish(code)

@@ -7,6 +7,7 @@ pub(crate) mod advise;
 pub(crate) mod beneath;
 pub(crate) mod disk;
 pub(crate) mod fiemap;
+pub(crate) mod fsid;
 pub(crate) mod memory;
 pub(crate) mod metadata;
 pub(crate) mod mounts;

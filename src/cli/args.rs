@@ -40,6 +40,15 @@ pub(super) enum Verb {
         path: PathBuf,
         dry_run: bool,
     },
+    Cache(CacheVerb),
+}
+
+/// What to do with the digests that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CacheVerb {
+    Show,
+    Prune,
+    Clear,
 }
 
 /// What to say meanwhile and at the end.
@@ -93,11 +102,20 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 dry_run: join.dry_run,
             },
         }),
+        Some(typed::Verb::Cache(cache)) => Ok(Request {
+            options: Options::default(),
+            show: cache.talking.show(),
+            verb: Verb::Cache(match cache {
+                typed::Cache { clear: true, .. } => CacheVerb::Clear,
+                typed::Cache { prune: true, .. } => CacheVerb::Prune,
+                _ => CacheVerb::Show,
+            }),
+        }),
     }
 }
 
 /// What cannot be the first source without `./`.
-const VERBS: [&str; 3] = ["plan", "verify", "dedup"];
+const VERBS: [&str; 4] = ["plan", "verify", "dedup", "cache"];
 
 fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
     let mut sources = typed.paths;
@@ -335,6 +353,28 @@ mod tests {
         assert!(matches!(parsed("verify a b").verb, Verb::Verify { .. }));
         refused("verify a");
         refused("verify a b c");
+    }
+
+    #[test]
+    fn cache_shows_prunes_or_clears() {
+        for (line, want) in [
+            ("cache", CacheVerb::Show),
+            ("cache --json", CacheVerb::Show),
+            ("cache --prune", CacheVerb::Prune),
+            ("cache --clear", CacheVerb::Clear),
+        ] {
+            assert!(
+                matches!(parsed(line).verb, Verb::Cache(verb) if verb == want),
+                "haul {line}"
+            );
+        }
+        refused("cache --prune --clear");
+        refused("cache a");
+        assert!(
+            refused("--json cache a")
+                .to_string()
+                .contains("follow the verb")
+        );
     }
 
     #[test]

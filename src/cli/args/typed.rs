@@ -34,7 +34,7 @@ Examples:
 /// read back and compared before it is called a copy.
 ///
 /// Words go to standard error, JSON lines to standard output. Options follow
-/// the verb. A source called `plan` or `verify` is reached as `./plan`.
+/// the verb. A source called `plan`, `verify` or `cache` is reached as `./plan`.
 #[derive(Parser, Debug)]
 #[command(
     name = "haul",
@@ -42,7 +42,8 @@ Examples:
     override_usage = "haul [OPTIONS] SOURCE... DEST\n       \
                       haul plan [OPTIONS] SOURCE... [--to DEST]\n       \
                       haul verify [OPTIONS] SRC DST\n       \
-                      haul dedup [OPTIONS] PATH",
+                      haul dedup [OPTIONS] PATH\n       \
+                      haul cache [OPTIONS]",
     after_help = AFTER_HELP,
     subcommand_help_heading = "Verbs (a source of this name is reached as ./plan)",
     args_conflicts_with_subcommands = true,
@@ -78,6 +79,12 @@ pub(super) enum Verb {
     /// extents where the filesystem can. Contents are compared byte for byte.
     #[command(args_override_self = true)]
     Dedup(Join),
+    /// Show the digests that are remembered across runs, or forget them
+    ///
+    /// They are in haul/digests.sqlite under $XDG_CACHE_HOME, or ~/.cache. See
+    /// --cache and --no-cache.
+    #[command(args_override_self = true)]
+    Cache(Cache),
 }
 
 #[derive(Args, Debug)]
@@ -185,6 +192,21 @@ pub(super) struct Compare {
     pub(super) one_file_system: bool,
     #[command(flatten)]
     pub(super) reading: Reading,
+    #[command(flatten)]
+    pub(super) talking: Talking,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Cache {
+    /// Forget files that are gone
+    ///
+    /// Each directory of which files are remembered is listed. What lies on a
+    /// filesystem that is not mounted there now stays.
+    #[arg(long, conflicts_with = "clear")]
+    pub(super) prune: bool,
+    /// Forget everything; begin a new file if it is damaged
+    #[arg(long)]
+    pub(super) clear: bool,
     #[command(flatten)]
     pub(super) talking: Talking,
 }
