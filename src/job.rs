@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
+use crate::cache::Cache;
 use crate::dedup;
 use crate::dest::Dest;
 use crate::error::{During, Error, Op};
@@ -13,7 +14,7 @@ use crate::finish;
 use crate::plan::choose::Choices;
 use crate::plan::scan::{Scan, Start};
 use crate::plan::{Plan, preflight};
-use crate::report::{Counters, Report};
+use crate::report::{Counters, Note, Report};
 use crate::sys::{memory, mounts};
 use crate::verify;
 use crate::work::budget::{self, Budget};
@@ -182,11 +183,15 @@ pub fn run(job: &Job, counters: &Counters, stop: &AtomicBool) -> Result<Report, 
     let mounts = mounts::mounts().during(Op::Stat, Path::new("/proc/self/mountinfo"))?;
     let ends = Ends::resolve(&job.sources, Some(&job.dest), &job.options, &mounts)?;
     let choices = Choices::new(job.options.order, mounts);
+    let (cache, mut notes) = open_cache(&job.options);
     let mut report = if ends.overlap(&choices, &job.options)? {
-        streamed(job, ends, &choices, counters, stop)?
+        streamed(job, ends, &choices, cache.as_ref(), counters, stop)?
     } else {
-        planned(job, ends, &choices, counters, stop)?
+        planned(job, ends, &choices, cache.as_ref(), counters, stop)?
     };
+    notes.append(&mut report.notes);
+    notes.extend(close_cache(cache.as_ref()));
+    report.notes = notes;
     report.verify = job.options.verify;
     report.disks = choices.told();
     report.interrupted = stop.load(Relaxed);
@@ -213,18 +218,37 @@ pub fn plan(
     Ok(planned::plan(&scan, &ends.starts, budget / 2))
 }
 
+/// Opens what is remembered across runs, or says why it cannot be used.
+pub(crate) fn open_cache(options: &Options) -> (Option<Cache>, Vec<Note>) {
+    match options.cache.as_deref().map(Cache::open) {
+        None => (None, Vec::new()),
+        Some(Ok(cache)) => (Some(cache), Vec::new()),
+        Some(Err(text)) => (None, vec![Note { count: 0, text }]),
+    }
+}
+
+/// Writes what was learned; says what went wrong with it, if anything.
+pub(crate) fn close_cache(cache: Option<&Cache>) -> Option<Note> {
+    let text = cache?.close()?;
+    Some(Note { count: 0, text })
+}
+
 /// With a plan: scan, order, then read in sweeps.
 fn planned(
     job: &Job,
     mut ends: Ends,
     choices: &Choices,
+    cache: Option<&Cache>,
     counters: &Counters,
     stop: &AtomicBool,
 ) -> Result<Report, Error> {
     let available = memory::available_bytes();
     let memory = budget::bytes(job.options.memory, available);
     counters.enter("scan");
-    let scan = scan(ends.dest.as_ref(), &job.options, choices, counters, stop);
+    let scan = Scan {
+        cache,
+        ..scan(ends.dest.as_ref(), &job.options, choices, counters, stop)
+    };
     let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
     let shared = ends.can_share(&plan, &job.options)?;
     if !job.options.force {
@@ -242,7 +266,8 @@ fn planned(
         counters,
         stop,
         plan.listing.entries.len(),
-    );
+    )
+    .remembering(cache);
     planned::account_for_failures(&run, &mut plan);
     planned::drop_shared_reads(&run, &mut plan);
     planned::register_links(&run, &plan);
@@ -260,6 +285,7 @@ fn streamed(
     job: &Job,
     mut ends: Ends,
     choices: &Choices,
+    cache: Option<&Cache>,
     counters: &Counters,
     stop: &AtomicBool,
 ) -> Result<Report, Error> {
@@ -268,8 +294,11 @@ fn streamed(
     let threads = writers(&job.options, stream::FILES_EACH);
     let mut budget = Budget::new(memory, threads, false);
     budget.in_kernel = true;
-    let run = Run::new(&dest, &job.options, counters, stop, 0);
-    let scan = scan(Some(&dest), &job.options, choices, counters, stop);
+    let run = Run::new(&dest, &job.options, counters, stop, 0).remembering(cache);
+    let scan = Scan {
+        cache,
+        ..scan(Some(&dest), &job.options, choices, counters, stop)
+    };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
@@ -313,6 +342,7 @@ fn scan<'a>(
     Scan {
         dest,
         choices,
+        cache: None,
         one_file_system: options.one_file_system,
         threads: scanners(),
         counters,

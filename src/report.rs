@@ -136,7 +136,7 @@ impl Counters {
 /// Something worth saying once that is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// How many entries it concerns.
+    /// How many entries it concerns; 0 where it is about none of them.
     pub count: u64,
     /// One sentence.
     pub text: String,

@@ -15,6 +15,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Failure, Op};
+use crate::plan::LARGE_BYTES;
 use crate::plan::choose::Choices;
 use crate::report::Outcome;
 use crate::sys::beneath;
@@ -34,6 +35,9 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
     };
     let each = |i: usize, found: io::Result<Found>| {
         let it = &copied[i];
+        if let (Ok(found), Some(digest)) = (&found, it.digest) {
+            learn(run, it, found, digest);
+        }
         let wrong = match found {
             Ok(found) if found.size != it.size => Some(io::Error::other("its size is another now")),
             Ok(found) if it.digest.is_some_and(|digest| digest != found.digest) => {
@@ -68,6 +72,25 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
         drop_cached: true,
     };
     medium::read(&files, choices);
+}
+
+/// Remembers what was read from the medium and found right.
+fn learn(run: &Run<'_>, it: &Copied, found: &Found, digest: u128) {
+    let is_plain = it.ranges.is_none() || it.size <= LARGE_BYTES;
+    let is_right = found.digest == digest && found.size == it.size && is_plain;
+    if run.cache.is_none() || !is_right {
+        return;
+    }
+    // A directory that is gone has nothing to be remembered.
+    if let Ok(fd) = run.dest.root.dir(&it.dir.relative_dest()) {
+        let spot = Spot {
+            run,
+            dir: it.dir.clone(),
+            fd: &fd,
+            name: &it.name,
+        };
+        spot.learn(&found.stat, digest);
+    }
 }
 
 /// See [`Spot::disown`].

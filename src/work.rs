@@ -9,6 +9,7 @@ pub(crate) mod budget;
 pub(crate) mod delta;
 pub(crate) mod dress;
 pub(crate) mod keep;
+pub(crate) mod known;
 pub(crate) mod large;
 pub(crate) mod part;
 pub(crate) mod read;

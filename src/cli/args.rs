@@ -94,6 +94,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 one_file_system: join.one_file_system,
                 dedup: how(Some(join.dedup)),
                 dedup_ignore: ignore(&join.dedup_ignore),
+                cache: (!join.no_cache).then(cache_file).flatten(),
                 ..join.reading.options()
             },
             show: join.talking.show(),

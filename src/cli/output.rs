@@ -130,6 +130,8 @@ impl Output {
     fn note(&mut self, note: &Note) {
         if self.json {
             self.put(&json!({"type": "note", "count": note.count, "text": note.text}));
+        } else if !self.quiet && note.count == 0 {
+            self.say_plain(&format!("note: {}", note.text));
         } else if !self.quiet {
             let count = text::counted(note.count, "entry", "entries");
             self.say_plain(&format!("note: {count}: {}", note.text));

@@ -314,6 +314,10 @@ fn proof(spot: &Spot<'_>, wanted: &Wanted<'_>, twin: &Stat) -> Vec<Failure> {
         });
     } else {
         check::count_verified(run, wanted.bytes.len());
+        // The link has changed its ctime.
+        if let Ok(have) = Stat::at(spot.fd, spot.name) {
+            spot.learn(&have, wanted.digest);
+        }
     }
     failures
 }

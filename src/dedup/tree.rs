@@ -56,9 +56,11 @@ pub fn dedup_tree(
     let choices = Choices::new(options.order, mounts);
     let start = start(path)?;
     let dest = Dest::open(path, &options).during(Op::Open, path)?;
+    let (cache, mut notes) = crate::job::open_cache(&options);
     counters.enter("scan");
     let scan = Scan {
         dest: None,
+        cache: cache.as_ref(),
         choices: &choices,
         one_file_system: options.one_file_system,
         threads: crate::job::scanners(),
@@ -67,7 +69,7 @@ pub fn dedup_tree(
     };
     let scanned = scan.run(std::slice::from_ref(&start));
     counters.scan_done.store(true, Relaxed);
-    let run = Run::new(&dest, &options, counters, stop, 0);
+    let run = Run::new(&dest, &options, counters, stop, 0).remembering(cache.as_ref());
     scanned.failures.into_iter().for_each(|f| run.failed(f));
     let tree = Tree {
         run: &run,
@@ -81,10 +83,12 @@ pub fn dedup_tree(
     counters.enter("link");
     tree.join(&inodes);
     tree.account();
+    notes.extend(run.notes());
+    notes.extend(crate::job::close_cache(cache.as_ref()));
     let mut report = Report {
         verify: Verify::None,
         failures: run.take_failures(),
-        notes: run.notes(),
+        notes,
         disks: choices.told(),
         interrupted: stop.load(Relaxed),
         ..Report::default()
@@ -212,13 +216,30 @@ impl Tree<'_> {
     }
 
     /// Takes the digests, in the order of the disks.
-    fn read(&self, mut inodes: Vec<Inode>, choices: &Choices) -> Vec<Inode> {
+    fn read(&self, inodes: Vec<Inode>, choices: &Choices) -> Vec<Inode> {
+        let dir = |inode: &Inode| {
+            let entry = &self.listing.entries[inode.names[0] as usize];
+            self.listing.dir(entry).clone()
+        };
+        let (mut known, mut inodes): (Vec<_>, Vec<_>) = inodes
+            .into_iter()
+            .map(|mut inode| {
+                inode.digest = self.run.known_source(&dir(&inode), &inode.stat);
+                inode
+            })
+            .partition(|inode| inode.digest.is_some());
+        let hits = known.len() as u64;
+        self.run.counters.cache_hits.fetch_add(hits, Relaxed);
         let digests = Mutex::new(vec![None; inodes.len()]);
         let first = |i: usize| inodes[i].names[0];
         let each = |i: usize, found: io::Result<medium::Found>| match found {
             Ok(found) => {
                 self.run.counters.read_bytes.fetch_add(found.size, Relaxed);
-                lock(&digests)[i] = Some(found.digest);
+                if found.stat.held_still(&inodes[i].stat) {
+                    let digest = found.digest;
+                    self.run.learn_source(&dir(&inodes[i]), &found.stat, digest);
+                    lock(&digests)[i] = Some(digest);
+                }
             }
             Err(e) => {
                 let path = self.listing.path(&self.listing.entries[first(i) as usize]);
@@ -238,7 +259,8 @@ impl Tree<'_> {
         for (inode, digest) in inodes.iter_mut().zip(digests) {
             inode.digest = digest;
         }
-        inodes
+        known.append(&mut inodes);
+        known
     }
 
     /// Joins each content's files with the one that has the most names.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nix::fcntl::OFlag;
 
 use super::Dest;
+use crate::cache::Cache;
 use crate::job::{Dedup, DedupIgnore, Options};
 use crate::plan::{Action, Dir, Kind, There};
 use crate::sys::metadata::Stat;
@@ -96,6 +97,7 @@ impl Dest {
         dir: &Arc<Dir>,
         name: &[u8],
         stat: &Stat,
+        cache: Option<&Cache>,
     ) -> Compared {
         let make = Compared {
             exists: false,
@@ -121,7 +123,7 @@ impl Dest {
             Ok(there) => Compared {
                 exists: true,
                 frees_bytes: if there.links == 1 { there.allocated } else { 0 },
-                action: self.action(open, parent, name, stat, &there),
+                action: self.action(open, parent, name, (stat, &there), cache),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing,
             Err(_) => make,
@@ -133,8 +135,8 @@ impl Dest {
         open: &Open,
         parent: &OwnedFd,
         name: &[u8],
-        stat: &Stat,
-        there: &Stat,
+        (stat, there): (&Stat, &Stat),
+        cache: Option<&Cache>,
     ) -> Action {
         let name_there = open.dir.dest_name(name);
         let both_files = stat.kind() == Kind::File && there.kind() == Kind::File;
@@ -145,7 +147,14 @@ impl Dest {
         let is_equal = there.kind() == stat.kind()
             && !there.is_same_inode(stat)
             && match stat.kind() {
-                Kind::File => !self.rules.checksum && self.is_same_content_by_stat(stat, there),
+                Kind::File if self.rules.checksum => {
+                    stat.size == there.size
+                        && cache.is_some_and(|cache| {
+                            let ours = cache.known(&open.source, stat);
+                            ours.is_some() && ours == cache.known(parent, there)
+                        })
+                }
+                Kind::File => self.is_same_content_by_stat(stat, there),
                 Kind::Symlink => is_same_link(&open.source, name, parent, name_there),
                 Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
                 Kind::Dir | Kind::Fifo | Kind::Socket => true,

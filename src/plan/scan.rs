@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use super::choose::Choices;
 use super::{Action, Entry, Extents, Kind, Listing, Source};
+use crate::cache::Cache;
 use crate::dest::Dest;
 use crate::dest::compare::Sides;
 use crate::error::Failure;
@@ -31,6 +32,7 @@ pub(crate) struct Start {
 pub(crate) struct Scan<'a> {
     pub(crate) dest: Option<&'a Dest>,
     pub(crate) choices: &'a Choices,
+    pub(crate) cache: Option<&'a Cache>,
     pub(crate) one_file_system: bool,
     pub(crate) threads: usize,
     pub(crate) counters: &'a Counters,
@@ -65,6 +67,15 @@ impl Scan<'_> {
             extents,
             links,
             failures,
+        }
+    }
+
+    /// With `--checksum`, what is left as it is without having been read is what
+    /// the cache knows.
+    pub(crate) fn count_hit(&self, kind: Kind, action: Action) {
+        let checks = self.dest.is_some_and(|dest| dest.rules.checksum);
+        if checks && kind == Kind::File && matches!(action, Action::Keep | Action::Same) {
+            self.counters.cache_hits.fetch_add(1, Relaxed);
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use nix::errno::Errno;
 
 use crate::error::{During, Failure, Op};
-use crate::plan::Kind;
+use crate::plan::{Kind, LARGE_BYTES};
 use crate::sys::metadata::{Owner, Stat};
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{beneath, transfer};
@@ -98,7 +98,12 @@ pub(crate) fn read_back(
     let Some(digest) = expect.digest else { return };
     let found = expect.digest_of(&file, scratch);
     match found.during(Op::Verify, &spot.path()) {
-        Ok(found) if found == digest => count_verified(spot.run, expect.size),
+        Ok(found) if found == digest => {
+            count_verified(spot.run, expect.size);
+            if expect.ranges.is_none() || expect.size <= LARGE_BYTES {
+                spot.learn(&have, digest);
+            }
+        }
         Ok(_) => failures.push(Failure::because(Op::Verify, spot.path(), WRONG_CONTENT)),
         Err(failure) => failures.push(failure),
     }

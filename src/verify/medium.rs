@@ -15,6 +15,8 @@ use crate::sys::{advise, fiemap, memory};
 /// What was found of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
+    /// As it was after it was read.
+    pub(crate) stat: Stat,
     pub(crate) size: u64,
     pub(crate) digest: u128,
 }
@@ -176,6 +178,7 @@ impl Files<'_> {
 
     fn found(&self, i: usize, file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<Found> {
         let digest = (self.digest)(i, file, size, scratch)?;
-        Ok(Found { size, digest })
+        let stat = Stat::of(file)?;
+        Ok(Found { stat, size, digest })
     }
 }

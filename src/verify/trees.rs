@@ -54,6 +54,7 @@ pub fn verify_trees(
     let scan = |counters, start: &Start| {
         let scan = Scan {
             dest: None,
+            cache: None,
             choices: &choices,
             one_file_system: options.one_file_system,
             threads: crate::job::scanners(),

@@ -154,6 +154,9 @@ fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
 fn remember(spot: &Spot<'_>, now: &Now, there: &Stat) {
     if let (Some(table), Kind::File) = (spot.run.twins(), now.stat.kind()) {
         let digest = spot.run.known_source(&spot.dir, &now.stat);
+        if digest.is_some() {
+            spot.run.count_hit();
+        }
         table.keep(spot, &now.stat, &now.xattrs, there.ino, digest);
     }
 }
@@ -183,6 +186,11 @@ fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Fail
     Ok(there.kind() == stat.kind()
         && match stat.kind() {
             Kind::File if now.is_compared => stat.size == there.size,
+            Kind::File if spot.run.options.checksum => {
+                // Only what the cache knows of both sides comes here.
+                let ours = spot.run.known_source(&spot.dir, stat);
+                ours.is_some() && ours == spot.known(there)
+            }
             Kind::File => spot.run.dest.is_same_content_by_stat(stat, there),
             Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
             Kind::Symlink => {

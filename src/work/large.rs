@@ -336,6 +336,9 @@ fn complete(
     // The digest of a file with holes counts them: it finds no twins. `rest`
     // looks for those at the end.
     let plain = digest.filter(|_| !is_sparse(&large.ranges, large.stat.size));
+    if let Some(digest) = plain {
+        spot.run.learn_source(&spot.dir, &large.stat, digest);
+    }
     let (Some(table), Some(digest)) = (spot.run.twins(), plain) else {
         let completed = publish(spot, large, digest, false);
         if let (Some(table), true) = (spot.run.twins(), has_arrived(&completed)) {

@@ -155,7 +155,10 @@ impl Spot<'_> {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
         }
-        if self.replaceable(stat)?.is_none() {
+        let there = self.replaceable(stat)?;
+        if let Some(there) = &there {
+            self.forget(there);
+        } else {
             // It went away in between.
             let file = self
                 .create_named(self.name)

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 
+use crate::cache::Cache;
 use crate::dedup::{self, Table};
 use crate::dest::Dest;
 use crate::error::{Failure, Op};
@@ -55,6 +56,8 @@ pub(crate) struct Run<'a> {
     pub(crate) dest: &'a Dest,
     pub(crate) options: &'a Options,
     pub(crate) counters: &'a Counters,
+    /// What is remembered across runs, if anything.
+    pub(crate) cache: Option<&'a Cache>,
     stop: &'a AtomicBool,
     full: AtomicBool,
     failures: Mutex<Vec<Failure>>,
@@ -119,6 +122,7 @@ impl<'a> Run<'a> {
             dest,
             options,
             counters,
+            cache: None,
             stop,
             full: AtomicBool::new(false),
             failures: Mutex::default(),
@@ -136,6 +140,11 @@ impl<'a> Run<'a> {
             xattr_notes: Tally::default(),
             time_notes: Tally::default(),
         }
+    }
+
+    /// With what is remembered across runs.
+    pub(crate) fn remembering(self, cache: Option<&'a Cache>) -> Run<'a> {
+        Run { cache, ..self }
     }
 
     /// Whether no new work may be begun.
@@ -163,7 +172,7 @@ impl<'a> Run<'a> {
 
     /// Whether anything asks for the digests of what is read.
     pub(crate) fn needs_digests(&self) -> bool {
-        self.is_verified() || self.twins.is_some()
+        self.is_verified() || self.twins.is_some() || self.cache.is_some()
     }
 
     /// Notes a failure; a full destination ends the handing out of work.
@@ -289,12 +298,6 @@ impl<'a> Run<'a> {
             .entry((there.dev, there.ino))
             .or_insert((inode, digest));
         *first == inode || (digest.is_some() && *known == digest)
-    }
-
-    /// The digest of a source file's content, if it did not change since it
-    /// was taken.
-    pub(crate) fn known_source(&self, _dir: &Dir, _stat: &Stat) -> Option<u128> {
-        None
     }
 
     pub(crate) fn note_owner(&self, path: impl FnOnce() -> PathBuf) {

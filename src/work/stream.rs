@@ -178,7 +178,8 @@ impl Stream<'_> {
         let is_new = dir.there == There::Nothing && !dest.rules.existing;
         if entry.kind != Kind::File || !is_new {
             stat = Stat::at(fd, name).during(Op::Stat, &path())?;
-            action = dest.compare(sides, dir, name, &stat).action;
+            action = dest.compare(sides, dir, name, &stat, self.run.cache).action;
+            self.scan.count_hit(stat.kind(), action);
         }
         let mut file = None;
         if entry.kind == Kind::File && action == Action::Copy {

@@ -124,6 +124,9 @@ fn write_member(
             return Ok(kept);
         }
     }
+    if run.cache.is_some() && member.flaw.is_none() && data.len() as u64 == stat.size {
+        run.learn_source(&spot.dir, stat, xxh3_128(data));
+    }
     match run.twins() {
         // A flawed copy is nobody's twin, and emptiness is not worth a link.
         Some(table) if member.flaw.is_none() && !data.is_empty() => {
@@ -238,10 +241,20 @@ fn is_there_already(spot: &Spot<'_>, stat: &Stat, data: &[u8], scratch: &mut Vec
     let Ok(there) = Stat::at(spot.fd, spot.name) else {
         return false;
     };
-    there.kind() == Kind::File
-        && !there.is_same_inode(stat)
-        && stat.size == there.size
-        && check::digest_at(spot, scratch).is_ok_and(|digest| digest == xxh3_128(data))
+    if there.kind() != Kind::File || there.is_same_inode(stat) || stat.size != there.size {
+        return false;
+    }
+    let digest = xxh3_128(data);
+    if let Some(known) = spot.known(&there) {
+        spot.run.count_hit();
+        return known == digest;
+    }
+    let same = check::digest_at(spot, scratch).is_ok_and(|found| found == digest);
+    if same && Stat::at(spot.fd, spot.name).is_ok_and(|now| there.held_still(&now)) {
+        spot.run.learn_source(&spot.dir, stat, digest);
+        spot.learn(&there, digest);
+    }
+    same
 }
 
 /// Reads back what was just written, or leaves that for the end.

@@ -101,6 +101,9 @@ pub(super) struct Join {
     /// Link in spite of differences in: time, mode, owner, xattr
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(super) dedup_ignore: Vec<DedupMay>,
+    /// Neither use nor keep remembered digests
+    #[arg(long)]
+    pub(super) no_cache: bool,
     /// Do not cross into other filesystems
     #[arg(short = 'x', long)]
     pub(super) one_file_system: bool,

@@ -255,6 +255,11 @@ pub(crate) fn open_dir(
     {
         failures.push(failure);
     }
+    if let Some(cache) = scan.cache.filter(|_| enter && failures.is_empty()) {
+        let mut inodes: Vec<u64> = names.iter().map(|name| name.ino).collect();
+        inodes.sort_unstable();
+        cache.listed(&source.root, &stat, &inodes);
+    }
     scan.counters
         .found
         .fetch_add(1 + names.len() as u64, Relaxed);

@@ -36,9 +36,10 @@ pub(super) fn look(
         let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
         let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
         fill_in(entry, &stat, devices);
-        let compared = dest.compare(sides, dir, name, &stat);
+        let compared = dest.compare(sides, dir, name, &stat, scan.cache);
         (entry.exists, entry.replaces) = (compared.exists, compared.frees_bytes);
         entry.action = compared.action;
+        scan.count_hit(entry.kind, entry.action);
     }
     let mut file = None;
     if entry.kind == Kind::File && entry.action == Action::Copy {

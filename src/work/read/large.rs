@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use crate::plan::Kind;
 use crate::plan::bundle::BUNDLE_BYTES;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
-use crate::sys::{advise, transfer};
-use crate::verify::digest::{content_digest, digest_of_ranges, hash_gap};
-use crate::verify::file::digest_at;
+use crate::sys::{advise, beneath, transfer};
+use crate::verify::digest::{digest_of_ranges, hash_gap};
 use crate::work::keep;
+use crate::work::known::both_digests;
 use crate::work::large::{Large, Verdict};
 use crate::work::part::Spot;
 use crate::work::write::settle;
@@ -122,11 +123,13 @@ impl Reader<'_, '_> {
             return Ok(false);
         }
         let path = self.path(entry);
-        let mut scratch = Vec::new();
-        let ours = content_digest(file, stat.size, &mut scratch).during(Op::Read, &path)?;
-        let theirs = digest_at(&spot, &mut scratch);
+        let Ok(copy) = beneath::open_file(fd.as_fd(), spot.name) else {
+            return Ok(false);
+        };
+        let same = both_digests(&spot, (file, stat), (&copy, &there));
+        let (ours, theirs) = same.during(Op::Read, &path)?;
         let now = Stat::of(file).during(Op::Stat, &path)?;
-        if !stat.held_still(&now) || !theirs.is_ok_and(|theirs| theirs == ours) {
+        if !stat.held_still(&now) || ours != theirs {
             return Ok(false);
         }
         let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
