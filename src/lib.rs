@@ -70,7 +70,6 @@
 //! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-#[allow(dead_code)] // until a run asks it
 pub mod cache;
 mod dedup;
 mod dest;
