@@ -274,6 +274,11 @@ impl Dest {
     pub(crate) fn is_user(&self) -> bool {
         self.euid != 0
     }
+
+    /// Whether something belongs to who runs this.
+    pub(crate) fn is_own(&self, stat: &Stat) -> bool {
+        stat.uid == self.euid
+    }
 }
 
 /// The state of a directory at the destination, once made.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use crate::dedup;
+use crate::delete;
 use crate::dest::Dest;
 use crate::error::{During, Error, Op};
 use crate::filter::Filter;
@@ -210,7 +211,11 @@ pub fn plan(
     let choices = Choices::new(options.order, mounts);
     let budget = budget::bytes(options.memory, memory::available_bytes());
     let scan = scan(ends.dest.as_ref(), options, &choices, counters, stop);
-    Ok(planned::plan(&scan, &ends.starts, budget / 2))
+    let mut plan = planned::plan(&scan, &ends.starts, budget / 2);
+    if let Some(dest) = &ends.dest {
+        delete::foresee(dest, options, stop, &mut plan);
+    }
+    Ok(plan)
 }
 
 /// With a plan: scan, order, then read in sweeps.
@@ -285,6 +290,7 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
         dedup::rest::join_kept(run, table);
     }
     finish::links(run);
+    let note = delete::extraneous(run, dirs);
     finish::directories(run, dirs);
     if run.options.verify == Verify::Durable && !run.is_interrupted() {
         run.counters.enter("flush");
@@ -294,7 +300,7 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
     }
     let mut report = Report {
         full: run.is_full(),
-        notes: run.notes(),
+        notes: run.notes().into_iter().chain(note).collect(),
         ..Report::default()
     };
     report.failures = run.take_failures();
@@ -313,6 +319,7 @@ fn scan<'a>(
         dest,
         choices,
         one_file_system: options.one_file_system,
+        keep_names: options.delete,
         threads: scanners(),
         counters,
         stop,

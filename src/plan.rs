@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::Failure;
-use crate::report::DiskChoice;
+use crate::report::{DiskChoice, Note};
 use crate::sys::beneath::{self, Root};
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Xattrs;
@@ -83,6 +83,9 @@ pub struct Dir {
     pub(crate) xattrs: Xattrs,
     /// What the destination holds under its name.
     pub there: There,
+    /// The digests of all its names, sorted, where what the destination has
+    /// besides is to be removed; none where it was not listed to its end.
+    pub(crate) names: Option<Box<[u64]>>,
     /// Its listing failed: not all of it can be copied.
     pub(crate) is_incomplete: bool,
     /// What became of it at the destination, once something was to be made
@@ -276,6 +279,10 @@ pub struct Plan {
     pub sweeps: Vec<Sweep>,
     /// What could not be looked at.
     pub failures: Vec<Failure>,
+    /// What would be removed from the destination.
+    pub deletions: Vec<PathBuf>,
+    /// What is worth knowing besides.
+    pub notes: Vec<Note>,
 }
 
 impl Plan {
@@ -306,6 +313,7 @@ pub(crate) fn sample_dir() -> Arc<Dir> {
         stat: Stat::default(),
         xattrs: Xattrs::new(),
         there: There::Nothing,
+        names: None,
         is_incomplete: false,
         made: OnceLock::new(),
         folds_case: OnceLock::new(),

@@ -56,6 +56,7 @@ pub fn verify_trees(
             dest: None,
             choices: &choices,
             one_file_system: options.one_file_system,
+            keep_names: false,
             threads: crate::job::scanners(),
             counters,
             stop,

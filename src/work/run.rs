@@ -140,6 +140,11 @@ impl<'a> Run<'a> {
         self.stop.load(Relaxed) || self.full.load(Relaxed)
     }
 
+    /// The flag that an interruption sets.
+    pub(crate) fn stop(&self) -> &AtomicBool {
+        self.stop
+    }
+
     pub(crate) fn is_interrupted(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -196,6 +201,11 @@ impl<'a> Run<'a> {
         }
         self.counters.count(outcome, || dir.path_of(name));
         outcome
+    }
+
+    /// Failures of a kind so far.
+    pub(crate) fn failures_that(&self, are: impl Fn(&Failure) -> bool) -> usize {
+        lock(&self.failures).iter().filter(|f| are(f)).count()
     }
 
     pub(crate) fn take_failures(&self) -> Vec<Failure> {

@@ -1,0 +1,139 @@
+//! `--delete`: removes from the destination what no source has.
+//!
+//! It comes after the copy. In the destination's directories that stand for
+//! source directories which were listed to their end, every name that no source
+//! has goes, with all that is below. Where anything is doubtful, nothing is
+//! removed: after a failure on the source's side, or where it would be more
+//! than `--max-delete` allows, which is counted first.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use crate::dest::{Dest, DirRef};
+use crate::error::{Failure, Op};
+use crate::job::Options;
+use crate::plan::Plan;
+use crate::report::{Note, Outcome};
+use crate::work::run::Run;
+
+mod find;
+mod keeps;
+mod walk;
+
+use find::find;
+use keeps::Keeps;
+
+/// What happens to a name that nothing keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// It is told, and stays.
+    Tell,
+    /// It is removed, and told.
+    Remove,
+}
+
+/// What is told of one entry.
+enum Told {
+    Gone(PathBuf),
+    Failed(Failure),
+}
+
+/// What removing needs to know.
+struct Mirror<'a> {
+    dest: &'a Dest,
+    does: Does,
+    keeps: Keeps<'a>,
+    /// Nothing more is begun once it is set.
+    stop: &'a AtomicBool,
+}
+
+/// Removes what no source has; gives a note where that was not to be done.
+pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
+    if !run.options.delete {
+        return None;
+    }
+    run.counters.enter("delete");
+    let failed = run.failures_that(|f| f.op.is_on_source());
+    if let Some(note) = hindrance(run.options, failed, dirs, run.is_stopped()) {
+        return Some(note);
+    }
+    let mut mirror = Mirror {
+        dest: run.dest,
+        does: Does::Tell,
+        keeps: Keeps::new(run.options, run.dest, dirs),
+        stop: run.stop(),
+    };
+    if let Some(most) = run.options.max_delete {
+        let mut count = 0;
+        // What goes wrong here goes wrong again below, and is told there.
+        find(&mirror, dirs, &mut |told| {
+            count += u64::from(matches!(told, Told::Gone(_)));
+        });
+        if count > most {
+            run.failed(too_many(run.dest, count, most));
+            return None;
+        }
+    }
+    mirror.does = Does::Remove;
+    find(&mirror, dirs, &mut |told| match told {
+        Told::Gone(path) => run.counters.count(Outcome::Deleted, || path),
+        Told::Failed(failure) => run.failed(failure),
+    });
+    None
+}
+
+/// Puts into a plan what would be removed.
+pub(crate) fn foresee(dest: &Dest, options: &Options, stop: &AtomicBool, plan: &mut Plan) {
+    if !options.delete {
+        return;
+    }
+    let failed = plan.failures.iter().filter(|f| f.op.is_on_source()).count();
+    let dirs = &plan.listing.dirs;
+    let stopped = stop.load(std::sync::atomic::Ordering::Relaxed);
+    if let Some(note) = hindrance(options, failed, dirs, stopped) {
+        plan.notes.push(note);
+        return;
+    }
+    let mirror = Mirror {
+        dest,
+        does: Does::Tell,
+        keeps: Keeps::new(options, dest, dirs),
+        stop,
+    };
+    let mut failures = Vec::new();
+    let deletions = &mut plan.deletions;
+    find(&mirror, dirs, &mut |told| match told {
+        Told::Gone(path) => deletions.push(path),
+        Told::Failed(failure) => failures.push(failure),
+    });
+    plan.failures.append(&mut failures);
+    let count = plan.deletions.len() as u64;
+    if let Some(most) = options.max_delete.filter(|&most| count > most) {
+        plan.failures.push(too_many(dest, count, most));
+        plan.deletions.clear();
+    }
+}
+
+/// Why nothing may be removed.
+fn hindrance(options: &Options, failed: usize, dirs: &[DirRef], stopped: bool) -> Option<Note> {
+    let incomplete = dirs.iter().filter(|dir| dir.is_incomplete).count();
+    let doubts = failed.max(incomplete) as u64;
+    if stopped {
+        return Some(Note {
+            count: dirs.len() as u64,
+            text: "not cleaned by --delete, because the copy did not come to its end".into(),
+        });
+    }
+    (doubts > 0 && !options.ignore_errors).then(|| Note {
+        count: doubts,
+        text: "could not be read in the sources, so --delete removed nothing (--ignore-errors lets it)"
+            .into(),
+    })
+}
+
+fn too_many(dest: &Dest, count: u64, most: u64) -> Failure {
+    let why = format!(
+        "{count} entries are in no source, more than --max-delete={most}: none was deleted"
+    );
+    Failure::because(Op::Remove, &dest.path, why)
+}
