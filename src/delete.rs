@@ -7,14 +7,16 @@
 //! than `--max-delete` allows, which is counted first.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::dest::{Dest, DirRef};
 use crate::error::{Failure, Op};
 use crate::job::Options;
 use crate::plan::Plan;
 use crate::report::{Note, Outcome};
-use crate::work::run::Run;
+use crate::sys::metadata::Stat;
+use crate::work::part::Spot;
+use crate::work::run::{Run, lock};
 
 mod find;
 mod keeps;
@@ -53,6 +55,10 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
         return None;
     }
     run.counters.enter("delete");
+    let cleared = std::mem::take(&mut *lock(&run.dest.cleared));
+    for path in cleared {
+        run.counters.count(Outcome::Deleted, || path);
+    }
     let failed = run.failures_that(|f| f.op.is_on_source());
     if let Some(note) = hindrance(run.options, failed, dirs, run.is_stopped()) {
         return Some(note);
@@ -64,7 +70,7 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
         stop: run.stop(),
     };
     if let Some(most) = run.options.max_delete {
-        let mut count = 0;
+        let mut count = run.counters.deleted.load(Relaxed);
         // What goes wrong here goes wrong again below, and is told there.
         find(&mirror, dirs, &mut |told| {
             count += u64::from(matches!(told, Told::Gone(_)));
@@ -82,6 +88,49 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
     None
 }
 
+/// Removes the directory that is in the way of an entry, under the same
+/// conditions; tells whether it is gone.
+pub(crate) fn clear(spot: &Spot<'_>) -> Result<bool, Failure> {
+    let (run, dest) = (spot.run, spot.run.dest);
+    let is_spoiled = dest.spoiled.load(Relaxed) && !run.options.ignore_errors;
+    if is_spoiled || run.is_stopped() {
+        return Ok(false);
+    }
+    let mut root = &spot.dir;
+    while let Some(parent) = &root.parent {
+        root = parent;
+    }
+    let mut mirror = Mirror {
+        dest,
+        does: Does::Tell,
+        keeps: Keeps::new(run.options, dest, std::slice::from_ref(root)),
+        stop: run.stop(),
+    };
+    let below = spot.dir.relative_dest();
+    let entry = walk::Entry {
+        name: spot.name.into(),
+        is_dir: true,
+    };
+    if mirror.keeps.name(&walk::below(&below, spot.name), true) {
+        return Ok(false);
+    }
+    if let Some(most) = run.options.max_delete {
+        let mut count = run.counters.deleted.load(Relaxed);
+        walk::take(&mirror, spot.fd, &below, &entry, &mut |told| {
+            count += u64::from(matches!(told, Told::Gone(_)));
+        });
+        if count > most {
+            return Err(too_many(dest, count, most));
+        }
+    }
+    mirror.does = Does::Remove;
+    walk::take(&mirror, spot.fd, &below, &entry, &mut |told| match told {
+        Told::Gone(path) => run.counters.count(Outcome::Deleted, || path),
+        Told::Failed(failure) => run.failed(failure),
+    });
+    Ok(Stat::at(spot.fd, spot.name).is_err())
+}
+
 /// Puts into a plan what would be removed.
 pub(crate) fn foresee(dest: &Dest, options: &Options, stop: &AtomicBool, plan: &mut Plan) {
     if !options.delete {
@@ -89,7 +138,7 @@ pub(crate) fn foresee(dest: &Dest, options: &Options, stop: &AtomicBool, plan: &
     }
     let failed = plan.failures.iter().filter(|f| f.op.is_on_source()).count();
     let dirs = &plan.listing.dirs;
-    let stopped = stop.load(std::sync::atomic::Ordering::Relaxed);
+    let stopped = stop.load(Relaxed);
     if let Some(note) = hindrance(options, failed, dirs, stopped) {
         plan.notes.push(note);
         return;

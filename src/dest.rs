@@ -6,13 +6,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::backup::{Backups, Old};
 use crate::error::{During, Failure, Op};
 use crate::job::{Dedup, Options, Reflink};
 use crate::plan::{Claims, Dir, Kind, Made, Taken, There};
@@ -23,9 +25,11 @@ use crate::sys::xattrs::{self, Place};
 use crate::sys::{special, transfer};
 
 pub(crate) mod compare;
+pub(crate) mod references;
 mod share;
 
 use compare::Rules;
+use references::References;
 
 /// The destination, opened.
 #[derive(Debug)]
@@ -41,6 +45,17 @@ pub(crate) struct Dest {
     /// Times that differ by no more seconds are equal.
     modify_window: u64,
     pub(crate) rules: Rules,
+    /// Where what is replaced goes.
+    pub(crate) backups: Option<Backups>,
+    /// Earlier copies whose unchanged files get one more name.
+    pub(crate) references: References,
+    /// What is in the way of a directory goes: see [`Dest::make_way`].
+    gives_way: bool,
+    ignore_errors: bool,
+    /// Something of the sources could not be read.
+    pub(crate) spoiled: AtomicBool,
+    /// What went to make way for directories.
+    pub(crate) cleared: Mutex<Vec<PathBuf>>,
     /// Whether this run made the root.
     is_new: bool,
     /// The root's mode then, where no source's directory gives it one.
@@ -75,6 +90,15 @@ impl Dest {
             limits: OnceLock::new(),
             modify_window: options.modify_window,
             rules: Rules::new(options),
+            backups: options
+                .backup
+                .as_ref()
+                .map(|backup| Backups::new(backup, path)),
+            references: References::default(),
+            ignore_errors: options.ignore_errors,
+            gives_way: options.delete && options.max_delete.is_none_or(|most| most > 0),
+            spoiled: AtomicBool::new(false),
+            cleared: Mutex::default(),
             is_new: false,
             dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
             shares_are_settled: AtomicBool::new(false),
@@ -236,12 +260,48 @@ impl Dest {
             Err(Errno::EEXIST) => {
                 let open =
                     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let fd =
-                    openat(&parent, &below[..], open, Mode::empty()).during(Op::Create, &path)?;
-                self.existing(&fd, false).during(Op::Create, &path)
+                match openat(&parent, &below[..], open, Mode::empty()) {
+                    Err(Errno::ENOTDIR | Errno::ELOOP) if self.may_give_way(dir) => {
+                        self.make_way(dir, &parent, below)
+                            .during(Op::Create, &path)?;
+                        self.make(dir)
+                    }
+                    opened => {
+                        let fd = opened.during(Op::Create, &path)?;
+                        self.existing(&fd, false).during(Op::Create, &path)
+                    }
+                }
             }
             Err(errno) => Err(Failure::new(Op::Create, path, errno.into())),
         }
+    }
+
+    /// Whether what is in the way of a directory may go: nothing that another
+    /// entry of the sources can be.
+    fn may_give_way(&self, dir: &Dir) -> bool {
+        let parent = dir.parent.as_deref().and_then(made);
+        let is_ours = parent.is_none_or(|made| made.fresh || made.taken.is_some());
+        self.gives_way && !is_ours && (self.ignore_errors || !self.spoiled.load(Relaxed))
+    }
+
+    /// Removes a name that is no directory, so that one can be made.
+    fn make_way(&self, dir: &Dir, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        let mut old = Old::Nothing;
+        if let (Some(backups), Some(above)) = (&self.backups, &dir.parent) {
+            if backups
+                .name_beside(name)
+                .is_some_and(|n| above.has_name(&n))
+            {
+                return Err(Errno::EEXIST.into());
+            }
+            old = backups.keep(&self.root, parent, &above.relative_dest(), name)?;
+        }
+        if old != Old::Moved {
+            unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
+        }
+        let mut cleared = self.cleared.lock().unwrap_or_else(|e| e.into_inner());
+        cleared.push(dir.dest_path_of(&self.path, b""));
+        Ok(())
     }
 
     /// Looks at a directory that was there before. One of the user's own that

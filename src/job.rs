@@ -229,6 +229,10 @@ fn planned(
     let available = memory::available_bytes();
     let memory = budget::bytes(job.options.memory, available);
     counters.enter("scan");
+    if !job.options.link_dest.is_empty() {
+        // What an earlier copy has is asked by the destination.
+        ends.dest = Some(ends.make_dest(&job.options)?);
+    }
     let scan = scan(ends.dest.as_ref(), &job.options, choices, counters, stop);
     let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
     let shared = ends.can_share(&plan, &job.options)?;
@@ -319,7 +323,7 @@ fn scan<'a>(
         dest,
         choices,
         one_file_system: options.one_file_system,
-        keep_names: options.delete,
+        keep_names: options.delete || options.backup.is_some(),
         threads: scanners(),
         counters,
         stop,

@@ -70,6 +70,7 @@
 //! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod backup;
 mod dedup;
 mod delete;
 mod dest;

@@ -59,6 +59,8 @@ pub enum Action {
     Keep,
     /// Equal in everything: nothing more is done.
     Same,
+    /// One more name of a file that an earlier copy has unchanged.
+    Refer,
     /// One more name of the group's first entry.
     Link,
     /// Left as it is, or not made, because an option says so.
@@ -83,8 +85,8 @@ pub struct Dir {
     pub(crate) xattrs: Xattrs,
     /// What the destination holds under its name.
     pub there: There,
-    /// The digests of all its names, sorted, where what the destination has
-    /// besides is to be removed; none where it was not listed to its end.
+    /// The digests of all its names, sorted, where somebody asks for them
+    /// (--delete, --backup); none where it was not listed to its end.
     pub(crate) names: Option<Box<[u64]>>,
     /// Its listing failed: not all of it can be copied.
     pub(crate) is_incomplete: bool,
@@ -233,6 +235,13 @@ impl Dir {
     /// The name that an entry of this directory gets at the destination.
     pub(crate) fn dest_name<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
         self.source.rename.as_deref().unwrap_or(name)
+    }
+
+    /// Whether it has a name, where these are remembered.
+    pub(crate) fn has_name(&self, name: &[u8]) -> bool {
+        let digest = scan::list::digest_of(name);
+        let names = self.names.as_ref();
+        names.is_some_and(|names| names.binary_search(&digest).is_ok())
     }
 
     /// Whether this directory is itself an entry of the tree.

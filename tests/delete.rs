@@ -334,24 +334,81 @@ fn a_users_own_closed_directories_go() {
 
 #[test]
 fn a_name_that_differs_by_case_only_is_not_lost() {
-    if !can(&[Ability::Mount]) {
+    if !can(&[Ability::Casefold]) {
         return;
     }
     for order in ORDERS {
         let scratch = Scratch::new();
-        let Ok(dst) = scratch.try_image("vfat", 8, &["mkfs.vfat"]) else {
-            return common::probe::skip("vfat", "cannot be made or mounted here");
-        };
+        let options = ["mkfs.ext4", "-q", "-O", "casefold", "-E", "encoding=utf8"];
+        let root = scratch
+            .try_image("folding", 64, &options)
+            .expect("ext4 that folds");
+        let dst = Tree::new(root.join("t"));
+        common::probe::succeeds("chattr", &["+F", dst.root().to_str().expect("UTF-8")])
+            .expect("chattr");
         let src = scratch.src();
         src.file("Name", b"new content").file("Dir/Inner", b"x");
-        fs::create_dir_all(dst.join("dir")).expect("mkdir");
-        fs::write(dst.join("name"), b"x").expect("write");
-        fs::write(dst.join("dir/inner"), b"old").expect("write");
-        fs::write(dst.join("dir/old"), b"old").expect("write");
-        mirror(order, src.root(), &dst).run();
-        assert_eq!(fs::read(dst.join("NAME")).expect("read"), b"new content");
-        assert_eq!(fs::read(dst.join("DIR/INNER")).expect("read"), b"x");
-        assert!(!dst.join("dir/old").exists());
+        dst.file("name", b"x")
+            .file("dir/inner", b"old")
+            .file("dir/old", b"old");
+        let ran = mirror(order, src.root(), dst.root()).run();
+        assert_eq!(ran.figure("deleted"), 1, "{}", ran.summary());
+        assert_eq!(fs::read(dst.path("NAME")).expect("read"), b"new content");
+        assert_eq!(fs::read(dst.path("DIR/INNER")).expect("read"), b"x");
+    }
+}
+
+#[test]
+fn another_kind_in_the_way_is_replaced_with_delete_only() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let src = scratch.src();
+        src.file("dir/in/file", b"x")
+            .file("file", b"f")
+            .symlink("link", "x");
+        src.file("deep/dir/in", b"x")
+            .hard_link("file", "name")
+            .fifo("pipe");
+        let outside = scratch.tree("outside");
+        outside.file("precious", b"x");
+        let dst = Tree::new(scratch.dst());
+        dst.file("dir", b"in the way")
+            .symlink("deep/dir", outside.root());
+        for name in ["file/x/y", "link/x", "name/x", "pipe/x"] {
+            dst.file(name, b"x");
+        }
+        dst.symlink("file/x/out", outside.root());
+        let ran = Haul::new().arg(order).copy(src.root(), dst.root()).run();
+        ran.exits(&[23]);
+        assert!(dst.path("file/x/y").exists() && dst.path("dir").is_file());
+        let most = mirror(order, src.root(), dst.root()).arg("--max-delete=1");
+        most.run().exits(&[23]);
+        assert!(dst.path("file/x/y").exists());
+        let ran = mirror(order, src.root(), dst.root()).run();
+        ran.ok();
+        assert_same(src.root(), dst.root());
+        assert!(outside.path("precious").exists());
+    }
+}
+
+#[test]
+fn another_kind_in_the_way_stays_where_nothing_may_be_deleted() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.tree("one"), scratch.tree("two"));
+        one.file("both", b"a file");
+        two.file("both/x", b"a directory");
+        let dst = Tree::new(scratch.dst());
+        let ran = Haul::new()
+            .args([order, "--delete", "--json"])
+            .args([one.contents(), two.contents()])
+            .arg(dst.root())
+            .run();
+        // One of the two arrives, and is not taken away for the other.
+        ran.exits(&[23]);
+        let arrived = [dst.path("both"), dst.path("both/x")];
+        assert!(arrived.iter().any(|path| path.is_file()));
+        assert_eq!(ran.figure("deleted"), 0);
     }
 }
 

@@ -222,6 +222,7 @@ fn list_entry(plan: &Plan, entry: &Entry, out: &mut Output) {
         Action::Copy => "copy",
         Action::Keep | Action::Same => "keep",
         Action::Skip => "skip",
+        Action::Refer => "link-dest",
         Action::Link => "link",
         Action::Fail => "fail",
     };

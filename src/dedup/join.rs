@@ -190,7 +190,10 @@ pub(crate) fn link(
     if part.is_none() {
         spot.replaceable(wanted.stat)?;
     }
-    match spot.adopt(&file) {
+    // A part that has its name replaces nothing; neither does who joins files
+    // that are there already, since both have this content.
+    let is_joining = part.is_none() && matches!(wanted.bytes, Bytes::File(..));
+    match spot.adopt(&file, is_joining || part.is_some_and(Part::is_named)) {
         // What was written under another name is not needed any more.
         Ok(()) => part.map_or(Ok(()), |part| part.discard(spot))?,
         Err(e) if is_no_more_links(&e) => return Ok(None),
@@ -202,7 +205,7 @@ pub(crate) fn link(
 
 /// EMLINK: all the names that the filesystem allows. The others: no links here,
 /// or none for this user (protected_hardlinks).
-fn is_no_more_links(e: &io::Error) -> bool {
+pub(crate) fn is_no_more_links(e: &io::Error) -> bool {
     let codes = [
         Errno::EMLINK,
         Errno::EPERM,

@@ -162,6 +162,20 @@ fn clean(mirror: &Mirror<'_>, group: &[&DirRef], known: &Known<'_>, told: &mut d
     if doomed.is_empty() {
         return;
     }
+    let backups = mirror.dest.backups.as_ref();
+    let mut in_the_way = Vec::new();
+    doomed.retain(|entry| {
+        let name = backups.and_then(|backups| backups.name_beside(&entry.name));
+        let is_free = entry.is_dir || name.is_none_or(|name| !known.has(&name));
+        if !is_free {
+            in_the_way.push(dir.dest_path_of(&mirror.dest.path, &entry.name));
+        }
+        is_free
+    });
+    for path in in_the_way {
+        let why = "a source has an entry with the name of its backup";
+        told(Told::Failed(Failure::because(Op::Remove, path, why)));
+    }
     // Opened up for its user where need be; its own mode and times come later.
     if mirror.does == Does::Remove
         && let Err(failure) = mirror.dest.dir(dir)

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::backup::Backups;
 use crate::dest::{Dest, DirRef};
 use crate::job::Options;
 use crate::sys::beneath::Root;
@@ -14,6 +15,7 @@ use crate::sys::metadata::Stat;
 pub(super) struct Keeps<'a> {
     options: &'a Options,
     suffix: Option<&'a OsStr>,
+    backups: Option<&'a Backups>,
     /// Source directories: one of them in the destination is in the way.
     sources: Vec<(u64, u64)>,
     /// Directories of backups and of earlier copies.
@@ -30,7 +32,7 @@ pub(super) enum Stays {
 }
 
 impl<'a> Keeps<'a> {
-    pub(super) fn new(options: &'a Options, dest: &Dest, dirs: &[DirRef]) -> Keeps<'a> {
+    pub(super) fn new(options: &'a Options, dest: &'a Dest, dirs: &[DirRef]) -> Keeps<'a> {
         let roots = dirs.iter().filter(|dir| dir.parent.is_none());
         let backup = options.backup.as_ref();
         let dir = backup.and_then(|backup| backup.dir.as_deref());
@@ -40,6 +42,7 @@ impl<'a> Keeps<'a> {
             .chain(options.link_dest.iter().map(|d| d.as_path()));
         Keeps {
             options,
+            backups: dest.backups.as_ref(),
             suffix: suffix.map(|backup| backup.suffix.as_os_str()),
             sources: roots.map(|dir| (dir.stat.dev, dir.stat.ino)).collect(),
             // One that is not there is nowhere in the way.
@@ -53,13 +56,20 @@ impl<'a> Keeps<'a> {
         self.suffix.is_some_and(is_backup) || self.options.filter.protects(path, is_dir)
     }
 
+    /// Whether what is removed keeps a name in its own directory.
+    pub(super) fn backups_beside(&self) -> bool {
+        self.suffix.is_some()
+    }
+
     /// Whether an opened directory stays.
     pub(super) fn dir(&self, stat: &Stat) -> Option<Stays> {
         let inode = (stat.dev, stat.ino);
         if self.sources.contains(&inode) {
             Some(Stays::IsSource)
         } else {
-            self.others.contains(&inode).then_some(Stays::Quietly)
+            // A directory of backups may have been made just now.
+            let is_backups = self.backups.is_some_and(|backups| backups.is_dir(stat));
+            (is_backups || self.others.contains(&inode)).then_some(Stays::Quietly)
         }
     }
 }

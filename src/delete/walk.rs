@@ -16,6 +16,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::keeps::Stays;
 use super::{Does, Mirror, Told};
+use crate::backup::Old;
 use crate::error::{Failure, Op};
 use crate::plan::Kind;
 use crate::sys::metadata::Stat;
@@ -197,8 +198,10 @@ impl Walk<'_, '_> {
                 frame.keeps = true;
             } else if entry.is_dir {
                 frame.dirs.push(entry.name);
-            } else if !self.unlink(fd.as_fd(), &entry.name, UnlinkatFlags::NoRemoveDir) {
-                frame.keeps = true;
+            } else {
+                // A backup beside it keeps the directory.
+                frame.keeps |= !self.unlink(fd.as_fd(), &entry.name, UnlinkatFlags::NoRemoveDir)
+                    || self.mirror.keeps.backups_beside();
             }
         }
         self.path.truncate(frame.len);
@@ -247,7 +250,17 @@ impl Walk<'_, '_> {
 
     /// Removes one name, or only tells it; `false` where it stays.
     fn unlink(&mut self, dir: BorrowedFd<'_>, name: &[u8], how: UnlinkatFlags) -> bool {
-        if self.mirror.does == Does::Remove {
+        let mut old = Old::Nothing;
+        if self.mirror.does == Does::Remove && matches!(how, UnlinkatFlags::NoRemoveDir) {
+            match self.back_up(&dir, name) {
+                Ok(kept) => old = kept,
+                Err(e) => {
+                    self.fail(e);
+                    return false;
+                }
+            }
+        }
+        if self.mirror.does == Does::Remove && old != Old::Moved {
             match unlinkat(dir, name, how) {
                 Ok(()) => {}
                 // Somebody else was quicker.
@@ -261,6 +274,16 @@ impl Walk<'_, '_> {
         let path = beneath::append(&self.mirror.dest.path, &self.path);
         (self.told)(Told::Gone(path));
         true
+    }
+}
+
+impl Walk<'_, '_> {
+    fn back_up(&self, dir: &BorrowedFd<'_>, name: &[u8]) -> io::Result<Old> {
+        let Some(backups) = &self.mirror.dest.backups else {
+            return Ok(Old::Nothing);
+        };
+        let above = self.path.len().saturating_sub(name.len() + 1);
+        backups.keep(&self.mirror.dest.root, dir, &self.path[..above], name)
     }
 }
 

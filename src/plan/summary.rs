@@ -78,7 +78,10 @@ impl Plan {
             ..Summary::default()
         };
         for entry in &self.listing.entries {
-            sum.unchanged += u64::from(matches!(entry.action, Action::Keep | Action::Same));
+            sum.unchanged += u64::from(matches!(
+                entry.action,
+                Action::Keep | Action::Same | Action::Refer
+            ));
             sum.skipped += u64::from(entry.action == Action::Skip);
             match (entry.action, entry.kind) {
                 (Action::Link, _) => sum.hard_links += 1,

@@ -49,6 +49,11 @@ impl Root {
         }
     }
 
+    /// Takes an opened directory for a root.
+    pub(crate) fn of(dir: OwnedFd) -> Root {
+        Root(dir)
+    }
+
     /// Opens `path` below this root; the root itself where it is empty.
     pub(crate) fn at(&self, path: &[u8], flags: OFlag) -> io::Result<OwnedFd> {
         let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;

@@ -19,6 +19,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::run::Run;
+use crate::delete;
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind};
@@ -57,7 +58,7 @@ static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
 /// A name of our own, short whatever the file's name, in a directory where it
 /// is created exclusively: a file that happens to be called so is never taken
 /// for ours.
-fn temporary_name() -> String {
+pub(crate) fn temporary_name() -> String {
     format!(
         ".haul-{}-{}",
         std::process::id(),
@@ -89,6 +90,9 @@ impl Spot<'_> {
         };
         let refuse = |why: &str| Err(Failure::because(Op::Create, self.path(), why));
         if there.kind() == Kind::Dir {
+            if self.may_clear() && delete::clear(self)? {
+                return Ok(None);
+            }
             return Err(Failure::new(Op::Create, self.path(), Errno::EISDIR.into()));
         }
         // Another name of the source's inode may be replaced: the source keeps
@@ -100,6 +104,30 @@ impl Spot<'_> {
             return refuse(TAKEN);
         }
         Ok(Some(there))
+    }
+
+    /// Whether a directory that is here already may be one that no source has.
+    fn may_clear(&self) -> bool {
+        let made = made(&self.dir);
+        self.run.options.delete && made.is_some_and(|made| !made.fresh && made.taken.is_none())
+    }
+
+    /// Keeps what is here already, and is about to be replaced, as a backup.
+    fn back_up(&self) -> Result<(), Failure> {
+        let Some(backups) = &self.run.dest.backups else {
+            return Ok(());
+        };
+        let dest = &self.run.dest.root;
+        let beside = backups.name_beside(self.name);
+        if beside.is_some_and(|name| self.dir.has_name(&name)) {
+            let why = "the source has an entry with the name of its backup";
+            return Err(Failure::because(Op::Rename, self.path(), why));
+        }
+        backups
+            .keep(dest, self.fd, &self.dir.relative_dest(), self.name)
+            .map(|_| ())
+            .during(Op::Rename, &self.path())
+            .map_err(|failure| failure.detail("to its backup"))
     }
 
     fn is_source_itself(&self) -> Result<bool, Failure> {
@@ -220,6 +248,7 @@ impl Spot<'_> {
         let dressed = self
             .dress_name(name.as_bytes(), stat, xattrs)
             .and_then(|failures| {
+                self.back_up()?;
                 renameat(self.fd, name.as_str(), self.fd, self.name)
                     .during(Op::Rename, &self.path())?;
                 Ok(failures)
@@ -248,6 +277,12 @@ impl Spot<'_> {
             Err(Errno::EEXIST) => {}
             other => return Ok(other?),
         }
+        self.back_up().map_err(|failure| failure.source)?;
+        self.relink(leader, leader_name)
+    }
+
+    /// The same over a name that this run has made.
+    pub(crate) fn relink(&self, leader: impl AsFd, leader_name: &[u8]) -> io::Result<()> {
         loop {
             let name = temporary_name();
             match linkat(
@@ -271,8 +306,8 @@ impl Spot<'_> {
     }
 
     /// Makes this name one more of an opened file's inode, in place of what is
-    /// there.
-    pub(crate) fn adopt(&self, file: &File) -> io::Result<()> {
+    /// there: `ours` if this run has made it.
+    pub(crate) fn adopt(&self, file: &File, ours: bool) -> io::Result<()> {
         let from = special::proc_path(file);
         let link = |name: &[u8]| {
             let flags = AtFlags::AT_SYMLINK_FOLLOW;
@@ -281,6 +316,9 @@ impl Spot<'_> {
         match link(self.name) {
             Err(Errno::EEXIST) => {}
             other => return Ok(other?),
+        }
+        if !ours {
+            self.back_up().map_err(|failure| failure.source)?;
         }
         let name = loop {
             let name = temporary_name();
@@ -329,8 +367,14 @@ impl Part {
         named
     }
 
+    /// Whether it has the name that it will keep.
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self.naming, Naming::Named)
+    }
+
     fn publish(&self, spot: &Spot<'_>) -> Result<(), Failure> {
         let rename = |name: &str| {
+            spot.back_up()?;
             renameat(spot.fd, name, spot.fd, spot.name).during(Op::Rename, &spot.path())
         };
         match &self.naming {

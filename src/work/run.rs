@@ -173,6 +173,9 @@ impl<'a> Run<'a> {
         if failure.is_full() {
             self.full.store(true, Relaxed);
         }
+        if failure.op.is_on_source() {
+            self.dest.spoiled.store(true, Relaxed);
+        }
         lock(&self.failures).push(failure);
     }
 
