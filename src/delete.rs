@@ -9,10 +9,12 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use nix::fcntl::OFlag;
+
 use crate::dest::{Dest, DirRef};
 use crate::error::{Failure, Op};
 use crate::job::Options;
-use crate::plan::Plan;
+use crate::plan::{Action, Kind, Plan, There};
 use crate::report::{Note, Outcome};
 use crate::sys::metadata::Stat;
 use crate::work::part::Spot;
@@ -71,10 +73,18 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
     };
     if let Some(most) = run.options.max_delete {
         let mut count = run.counters.deleted.load(Relaxed);
-        // What goes wrong here goes wrong again below, and is told there.
-        find(&mirror, dirs, &mut |told| {
-            count += u64::from(matches!(told, Told::Gone(_)));
+        let mut uncounted = None;
+        find(&mirror, dirs, &mut |told| match told {
+            Told::Gone(_) => count += 1,
+            // What stays by our own word is told below; what the kernel does
+            // not let us see could be any number.
+            Told::Failed(failure) if failure.source.raw_os_error().is_none() => {}
+            Told::Failed(failure) => uncounted = Some(failure),
         });
+        if let Some(failure) = uncounted {
+            run.failed(failure.detail("so --max-delete cannot count, and nothing was deleted"));
+            return None;
+        }
         if count > most {
             run.failed(too_many(run.dest, count, most));
             return None;
@@ -155,12 +165,52 @@ pub(crate) fn foresee(dest: &Dest, options: &Options, stop: &AtomicBool, plan: &
         Told::Gone(path) => deletions.push(path),
         Told::Failed(failure) => failures.push(failure),
     });
+    for path in in_the_way(&mirror, plan) {
+        plan.deletions.push(path);
+    }
     plan.failures.append(&mut failures);
     let count = plan.deletions.len() as u64;
     if let Some(most) = options.max_delete.filter(|&most| count > most) {
         plan.failures.push(too_many(dest, count, most));
         plan.deletions.clear();
     }
+}
+
+/// What will make way for an entry of another kind.
+fn in_the_way(mirror: &Mirror<'_>, plan: &Plan) -> Vec<PathBuf> {
+    let (dest, listing) = (mirror.dest, &plan.listing);
+    let mut gone = Vec::new();
+    for dir in &listing.dirs {
+        let above = dir.parent.as_ref().map(|parent| parent.there);
+        if dir.there == There::Blocked && above == Some(There::Dir) {
+            gone.push(dir.dest_path_of(&dest.path, b""));
+        }
+    }
+    let replaced = listing.entries.iter().filter(|entry| entry.exists);
+    for entry in
+        replaced.filter(|e| matches!(e.action, Action::Copy | Action::Refer | Action::Link))
+    {
+        let (dir, name) = (listing.dir(entry), listing.name(entry));
+        let name = dir.dest_name(name);
+        let below = dir.relative_dest();
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        // What cannot be opened is told by the copy.
+        let Ok(fd) = dest.root.at(&below, flags) else {
+            continue;
+        };
+        if Stat::at(&fd, name).is_ok_and(|there| there.kind() == Kind::Dir) {
+            let entry = walk::Entry {
+                name: name.into(),
+                is_dir: true,
+            };
+            walk::take(mirror, &fd, &below, &entry, &mut |told| {
+                if let Told::Gone(path) = told {
+                    gone.push(path);
+                }
+            });
+        }
+    }
+    gone
 }
 
 /// Why nothing may be removed.

@@ -6,15 +6,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::backup::{Backups, Old};
+use crate::backup::Backups;
 use crate::error::{During, Failure, Op};
 use crate::job::{Dedup, Options, Reflink};
 use crate::plan::{Claims, Dir, Kind, Made, Taken, There};
@@ -27,6 +26,7 @@ use crate::sys::{special, transfer};
 pub(crate) mod compare;
 pub(crate) mod references;
 mod share;
+mod way;
 
 use compare::Rules;
 use references::References;
@@ -49,8 +49,9 @@ pub(crate) struct Dest {
     pub(crate) backups: Option<Backups>,
     /// Earlier copies whose unchanged files get one more name.
     pub(crate) references: References,
-    /// What is in the way of a directory goes: see [`Dest::make_way`].
+    /// What is in the way of a directory goes: see `way`.
     gives_way: bool,
+    max_delete: Option<u64>,
     ignore_errors: bool,
     /// Something of the sources could not be read.
     pub(crate) spoiled: AtomicBool,
@@ -96,7 +97,8 @@ impl Dest {
                 .map(|backup| Backups::new(backup, path)),
             references: References::default(),
             ignore_errors: options.ignore_errors,
-            gives_way: options.delete && options.max_delete.is_none_or(|most| most > 0),
+            gives_way: options.delete,
+            max_delete: options.max_delete,
             spoiled: AtomicBool::new(false),
             cleared: Mutex::default(),
             is_new: false,
@@ -274,34 +276,6 @@ impl Dest {
             }
             Err(errno) => Err(Failure::new(Op::Create, path, errno.into())),
         }
-    }
-
-    /// Whether what is in the way of a directory may go: nothing that another
-    /// entry of the sources can be.
-    fn may_give_way(&self, dir: &Dir) -> bool {
-        let parent = dir.parent.as_deref().and_then(made);
-        let is_ours = parent.is_none_or(|made| made.fresh || made.taken.is_some());
-        self.gives_way && !is_ours && (self.ignore_errors || !self.spoiled.load(Relaxed))
-    }
-
-    /// Removes a name that is no directory, so that one can be made.
-    fn make_way(&self, dir: &Dir, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
-        let mut old = Old::Nothing;
-        if let (Some(backups), Some(above)) = (&self.backups, &dir.parent) {
-            if backups
-                .name_beside(name)
-                .is_some_and(|n| above.has_name(&n))
-            {
-                return Err(Errno::EEXIST.into());
-            }
-            old = backups.keep(&self.root, parent, &above.relative_dest(), name)?;
-        }
-        if old != Old::Moved {
-            unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
-        }
-        let mut cleared = self.cleared.lock().unwrap_or_else(|e| e.into_inner());
-        cleared.push(dir.dest_path_of(&self.path, b""));
-        Ok(())
     }
 
     /// Looks at a directory that was there before. One of the user's own that

@@ -143,6 +143,33 @@ fn a_backup_takes_no_entrys_place() {
 }
 
 #[test]
+fn a_backup_takes_no_place_of_another_sources_entry() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.tree("one"), scratch.tree("two"));
+        one.file("a", b"new");
+        two.file("a~", b"an entry");
+        let dst = Tree::new(scratch.dst());
+        dst.file("a", b"old");
+        Haul::new()
+            .args([order, "--backup", "--json", "--threads=1"])
+            .args([two.contents(), one.contents()])
+            .arg(dst.root())
+            .run();
+        assert_eq!(
+            fs::read(dst.path("a~")).expect("read"),
+            b"an entry",
+            "{order}"
+        );
+        let old = [dst.path("a"), dst.path("a~~")];
+        assert!(
+            old.iter()
+                .any(|path| fs::read(path).is_ok_and(|bytes| bytes == b"old"))
+        );
+    }
+}
+
+#[test]
 fn backups_lead_nowhere_else() {
     for order in ORDERS {
         let scratch = Scratch::new();

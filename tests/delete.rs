@@ -381,11 +381,17 @@ fn another_kind_in_the_way_is_replaced_with_delete_only() {
         let ran = Haul::new().arg(order).copy(src.root(), dst.root()).run();
         ran.exits(&[23]);
         assert!(dst.path("file/x/y").exists() && dst.path("dir").is_file());
+        let dry = Haul::new()
+            .args([order, "--delete", "-n"])
+            .args([src.contents().as_path(), dst.root()])
+            .run();
+        dry.ok().says("to delete at the destination: 12 entries");
         let most = mirror(order, src.root(), dst.root()).arg("--max-delete=1");
         most.run().exits(&[23]);
         assert!(dst.path("file/x/y").exists());
+        // One has made way already.
         let ran = mirror(order, src.root(), dst.root()).run();
-        ran.ok();
+        assert_eq!(ran.ok().figure("deleted"), 11, "{}", ran.summary());
         assert_same(src.root(), dst.root());
         assert!(outside.path("precious").exists());
     }

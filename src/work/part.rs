@@ -119,7 +119,11 @@ impl Spot<'_> {
         };
         let dest = &self.run.dest.root;
         let beside = backups.name_beside(self.name);
-        if beside.is_some_and(|name| self.dir.has_name(&name)) {
+        let is_entry = |name: &Vec<u8>| {
+            let there = || Stat::at(self.fd, name).ok();
+            self.dir.has_name(name) || self.meets() && there().is_some_and(|t| self.has(&t, name))
+        };
+        if beside.as_ref().is_some_and(is_entry) {
             let why = "the source has an entry with the name of its backup";
             return Err(Failure::because(Op::Rename, self.path(), why));
         }
@@ -136,9 +140,19 @@ impl Spot<'_> {
     }
 
     fn is_taken(&self, there: &Stat) -> bool {
+        self.has(there, self.name)
+    }
+
+    /// Whether an inode is another entry's under a name.
+    fn has(&self, there: &Stat, name: &[u8]) -> bool {
         made(&self.dir)
             .and_then(|made| made.taken.as_ref())
-            .is_some_and(|taken| taken.has(there.ino, self.name))
+            .is_some_and(|taken| taken.has(there.ino, name))
+    }
+
+    /// Whether entries of several directories may get a name here.
+    fn meets(&self) -> bool {
+        made(&self.dir).is_some_and(|made| made.taken.is_some())
     }
 
     /// Remembers, where two entries could get one name, that this inode is an
