@@ -124,8 +124,10 @@ pub(crate) fn clear(spot: &Spot<'_>) -> Result<bool, Failure> {
     if mirror.keeps.name(&walk::below(&below, spot.name), true) {
         return Ok(false);
     }
+    // Held to the end: no two may take the last that --max-delete allows.
+    let mut cleared = lock(&dest.cleared);
     if let Some(most) = run.options.max_delete {
-        let mut count = run.counters.deleted.load(Relaxed);
+        let mut count = cleared.len() as u64;
         walk::take(&mirror, spot.fd, &below, &entry, &mut |told| {
             count += u64::from(matches!(told, Told::Gone(_)));
         });
@@ -135,7 +137,7 @@ pub(crate) fn clear(spot: &Spot<'_>) -> Result<bool, Failure> {
     }
     mirror.does = Does::Remove;
     walk::take(&mirror, spot.fd, &below, &entry, &mut |told| match told {
-        Told::Gone(path) => run.counters.count(Outcome::Deleted, || path),
+        Told::Gone(path) => cleared.push(path),
         Told::Failed(failure) => run.failed(failure),
     });
     Ok(Stat::at(spot.fd, spot.name).is_err())

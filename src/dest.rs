@@ -55,7 +55,7 @@ pub(crate) struct Dest {
     ignore_errors: bool,
     /// Something of the sources could not be read.
     pub(crate) spoiled: AtomicBool,
-    /// What went to make way for directories.
+    /// What went to make way for entries of another kind.
     pub(crate) cleared: Mutex<Vec<PathBuf>>,
     /// Whether this run made the root.
     is_new: bool,

@@ -228,6 +228,7 @@ fn a_source_that_cannot_be_read_lets_nothing_go() {
             "{}",
             ran.output()
         );
+        dst.mode("shut", 0o700);
         for old in ["shut/old", "open/old", "old"] {
             assert!(dst.path(old).exists(), "{old}");
         }

@@ -17,15 +17,17 @@ impl Dest {
     pub(super) fn may_give_way(&self, dir: &Dir) -> bool {
         let parent = dir.parent.as_deref().and_then(made);
         let is_ours = parent.is_none_or(|made| made.fresh || made.taken.is_some());
-        let cleared = self.cleared.lock().unwrap_or_else(|e| e.into_inner()).len() as u64;
-        self.gives_way
-            && !is_ours
-            && self.max_delete.is_none_or(|most| cleared < most)
-            && (self.ignore_errors || !self.spoiled.load(Relaxed))
+        self.gives_way && !is_ours && (self.ignore_errors || !self.spoiled.load(Relaxed))
     }
 
     /// Removes a name that is no directory, so that one can be made.
     pub(super) fn make_way(&self, dir: &Dir, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        // Held to the end: no two may take the last that --max-delete allows.
+        let mut cleared = self.cleared.lock().unwrap_or_else(|e| e.into_inner());
+        let count = cleared.len() as u64;
+        if self.max_delete.is_some_and(|most| count >= most) {
+            return Err(Errno::ENOTDIR.into());
+        }
         let mut old = Old::Nothing;
         if let (Some(backups), Some(above)) = (&self.backups, &dir.parent) {
             if backups
@@ -39,7 +41,6 @@ impl Dest {
         if old != Old::Moved {
             unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
         }
-        let mut cleared = self.cleared.lock().unwrap_or_else(|e| e.into_inner());
         cleared.push(dir.dest_path_of(&self.path, b""));
         Ok(())
     }
