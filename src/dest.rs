@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
+use crate::backup::Backups;
 use crate::error::{During, Failure, Op};
 use crate::job::{Dedup, Options, Reflink};
 use crate::plan::{Claims, Dir, Kind, Made, Taken, There};
@@ -23,9 +24,12 @@ use crate::sys::xattrs::{self, Place};
 use crate::sys::{special, transfer};
 
 pub(crate) mod compare;
+pub(crate) mod references;
 mod share;
+mod way;
 
 use compare::Rules;
+use references::References;
 
 /// The destination, opened.
 #[derive(Debug)]
@@ -41,6 +45,18 @@ pub(crate) struct Dest {
     /// Times that differ by no more seconds are equal.
     modify_window: u64,
     pub(crate) rules: Rules,
+    /// Where what is replaced goes.
+    pub(crate) backups: Option<Backups>,
+    /// Earlier copies whose unchanged files get one more name.
+    pub(crate) references: References,
+    /// What is in the way of a directory goes: see `way`.
+    gives_way: bool,
+    max_delete: Option<u64>,
+    ignore_errors: bool,
+    /// Something of the sources could not be read.
+    pub(crate) spoiled: AtomicBool,
+    /// What went to make way for entries of another kind.
+    pub(crate) cleared: Mutex<Vec<PathBuf>>,
     /// Whether this run made the root.
     is_new: bool,
     /// The root's mode then, where no source's directory gives it one.
@@ -75,6 +91,16 @@ impl Dest {
             limits: OnceLock::new(),
             modify_window: options.modify_window,
             rules: Rules::new(options),
+            backups: options
+                .backup
+                .as_ref()
+                .map(|backup| Backups::new(backup, path)),
+            references: References::default(),
+            ignore_errors: options.ignore_errors,
+            gives_way: options.delete,
+            max_delete: options.max_delete,
+            spoiled: AtomicBool::new(false),
+            cleared: Mutex::default(),
             is_new: false,
             dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
             shares_are_settled: AtomicBool::new(false),
@@ -236,9 +262,17 @@ impl Dest {
             Err(Errno::EEXIST) => {
                 let open =
                     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let fd =
-                    openat(&parent, &below[..], open, Mode::empty()).during(Op::Create, &path)?;
-                self.existing(&fd, false).during(Op::Create, &path)
+                match openat(&parent, &below[..], open, Mode::empty()) {
+                    Err(Errno::ENOTDIR | Errno::ELOOP) if self.may_give_way(dir) => {
+                        self.make_way(dir, &parent, below)
+                            .during(Op::Create, &path)?;
+                        self.make(dir)
+                    }
+                    opened => {
+                        let fd = opened.during(Op::Create, &path)?;
+                        self.existing(&fd, false).during(Op::Create, &path)
+                    }
+                }
             }
             Err(errno) => Err(Failure::new(Op::Create, path, errno.into())),
         }
@@ -273,6 +307,11 @@ impl Dest {
     /// Whether an ordinary user runs this.
     pub(crate) fn is_user(&self) -> bool {
         self.euid != 0
+    }
+
+    /// Whether something belongs to who runs this.
+    pub(crate) fn is_own(&self, stat: &Stat) -> bool {
+        stat.uid == self.euid
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Op {
     Rename,
     /// Making a hard link.
     Link,
-    /// Removing one of our own unfinished files.
+    /// Removing what no source has, or one of our own unfinished files.
     Remove,
     /// Comparing content read back from the destination.
     Verify,
@@ -91,7 +91,7 @@ impl Op {
 
     /// Whether the step looks at the source, where "not found" means that the
     /// entry vanished after it was listed.
-    fn is_on_source(self) -> bool {
+    pub(crate) fn is_on_source(self) -> bool {
         matches!(self, Op::Scan | Op::Stat | Op::Open | Op::Read)
     }
 }

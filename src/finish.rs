@@ -88,7 +88,7 @@ fn regroup(
                 name: dir.dest_name(name),
             };
             let from = run.dest.dir(&leader.dir)?;
-            let linked = spot.link(&from, leader.dir.dest_name(&leader.name));
+            let linked = spot.relink(&from, leader.dir.dest_name(&leader.name));
             linked.during(Op::Link, &spot.path())
         });
         if let Err(failure) = relinked {
@@ -141,7 +141,7 @@ fn link(
     let led = Stat::at(&leader_fd, leader_name).during(Op::Link, &spot.path())?;
     match Stat::at(spot.fd, spot.name) {
         Ok(there) if there.is_same_inode(&led) => return Ok(()),
-        Ok(there) if there.kind() == Kind::Dir => {
+        Ok(there) if there.kind() == Kind::Dir && !run.options.delete => {
             return Err(Failure::new(Op::Link, spot.path(), Errno::EISDIR.into()));
         }
         _ => {}

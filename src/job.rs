@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::cache::Cache;
 use crate::dedup;
+use crate::delete;
 use crate::dest::Dest;
 use crate::error::{During, Error, Op};
 use crate::filter::Filter;
@@ -215,7 +216,11 @@ pub fn plan(
     let choices = Choices::new(options.order, mounts);
     let budget = budget::bytes(options.memory, memory::available_bytes());
     let scan = scan(ends.dest.as_ref(), options, &choices, counters, stop);
-    Ok(planned::plan(&scan, &ends.starts, budget / 2))
+    let mut plan = planned::plan(&scan, &ends.starts, budget / 2);
+    if let Some(dest) = &ends.dest {
+        delete::foresee(dest, options, stop, &mut plan);
+    }
+    Ok(plan)
 }
 
 /// Opens what is remembered across runs, or says why it cannot be used.
@@ -245,6 +250,10 @@ fn planned(
     let available = memory::available_bytes();
     let memory = budget::bytes(job.options.memory, available);
     counters.enter("scan");
+    if !job.options.link_dest.is_empty() {
+        // What an earlier copy has is asked by the destination.
+        ends.dest = Some(ends.make_dest(&job.options)?);
+    }
     let scan = Scan {
         cache,
         ..scan(ends.dest.as_ref(), &job.options, choices, counters, stop)
@@ -315,6 +324,7 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
         dedup::rest::join_kept(run, table);
     }
     finish::links(run);
+    let note = delete::extraneous(run, dirs);
     finish::directories(run, dirs);
     if run.options.verify == Verify::Durable && !run.is_interrupted() {
         run.counters.enter("flush");
@@ -324,7 +334,7 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
     }
     let mut report = Report {
         full: run.is_full(),
-        notes: run.notes(),
+        notes: run.notes().into_iter().chain(note).collect(),
         ..Report::default()
     };
     report.failures = run.take_failures();
@@ -344,6 +354,7 @@ fn scan<'a>(
         choices,
         cache: None,
         one_file_system: options.one_file_system,
+        keep_names: options.delete || options.backup.is_some(),
         threads: scanners(),
         counters,
         stop,

@@ -42,6 +42,7 @@
 //! job            all stages: it alone knows the whole flow
 //! finish verify  work's spot and run, plan's types, sys
 //! work           plan's types, dest, verify::file, sys
+//! delete         work's run, plan's types, dest, sys
 //! dest           plan's types, sys
 //! cache          sys; one SQLite file
 //! plan           sys; scan asks dest what is there
@@ -70,8 +71,10 @@
 //! ```
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod backup;
 pub mod cache;
 mod dedup;
+mod delete;
 mod dest;
 mod error;
 mod filter;

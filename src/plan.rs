@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::Failure;
-use crate::report::DiskChoice;
+use crate::report::{DiskChoice, Note};
 use crate::sys::beneath::{self, Root};
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Xattrs;
@@ -59,6 +59,8 @@ pub enum Action {
     Keep,
     /// Equal in everything: nothing more is done.
     Same,
+    /// One more name of a file that an earlier copy has unchanged.
+    Refer,
     /// One more name of the group's first entry.
     Link,
     /// Left as it is, or not made, because an option says so.
@@ -83,6 +85,9 @@ pub struct Dir {
     pub(crate) xattrs: Xattrs,
     /// What the destination holds under its name.
     pub there: There,
+    /// The digests of all its names, sorted, where somebody asks for them
+    /// (--delete, --backup); none where it was not listed to its end.
+    pub(crate) names: Option<Box<[u64]>>,
     /// Its listing failed: not all of it can be copied.
     pub(crate) is_incomplete: bool,
     /// What became of it at the destination, once something was to be made
@@ -232,6 +237,13 @@ impl Dir {
         self.source.rename.as_deref().unwrap_or(name)
     }
 
+    /// Whether it has a name, where these are remembered.
+    pub(crate) fn has_name(&self, name: &[u8]) -> bool {
+        let digest = scan::list::digest_of(name);
+        let names = self.names.as_ref();
+        names.is_some_and(|names| names.binary_search(&digest).is_ok())
+    }
+
     /// Whether this directory is itself an entry of the tree.
     pub fn is_entry(&self) -> bool {
         !self.source.holds_one
@@ -276,6 +288,10 @@ pub struct Plan {
     pub sweeps: Vec<Sweep>,
     /// What could not be looked at.
     pub failures: Vec<Failure>,
+    /// What would be removed from the destination.
+    pub deletions: Vec<PathBuf>,
+    /// What is worth knowing besides.
+    pub notes: Vec<Note>,
 }
 
 impl Plan {
@@ -306,6 +322,7 @@ pub(crate) fn sample_dir() -> Arc<Dir> {
         stat: Stat::default(),
         xattrs: Xattrs::new(),
         there: There::Nothing,
+        names: None,
         is_incomplete: false,
         made: OnceLock::new(),
         folds_case: OnceLock::new(),

@@ -27,6 +27,9 @@ pub enum Outcome {
     Skipped,
     /// Not copied exactly: one or more [`Failure`]s say why.
     Failed,
+    /// Removed from the destination, because no source has it; not among the
+    /// found.
+    Deleted,
 }
 
 /// Live numbers, written by the stages and polled by a progress bar. A hot
@@ -125,6 +128,7 @@ impl Counters {
             Outcome::Linked => &self.linked,
             Outcome::Skipped => &self.skipped,
             Outcome::Failed => &self.failed,
+            Outcome::Deleted => &self.deleted,
         }
     }
 

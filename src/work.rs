@@ -13,6 +13,7 @@ pub(crate) mod known;
 pub(crate) mod large;
 pub(crate) mod part;
 pub(crate) mod read;
+pub(crate) mod refer;
 pub(crate) mod run;
 pub(crate) mod stream;
 pub(crate) mod write;
@@ -91,7 +92,7 @@ fn send_entries(run: &Run<'_>, listing: &Listing, work_tx: &Sender<Work>) {
     let needs = |i: &u32| {
         let entry = &listing.entries[*i as usize];
         match entry.action {
-            Action::Keep | Action::Same | Action::Skip => true,
+            Action::Keep | Action::Same | Action::Skip | Action::Refer => true,
             Action::Copy => entry.kind != Kind::File || run.is_shared(listing, entry),
             Action::Link | Action::Fail => false,
         }

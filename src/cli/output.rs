@@ -91,6 +91,7 @@ impl Output {
             Outcome::Linked => "linked",
             Outcome::Skipped => "skipped",
             Outcome::Failed => "failed",
+            Outcome::Deleted => "deleted",
         };
         if self.json {
             self.put(&json!({"type": "entry", "outcome": word, "path": path_value(path)}));
@@ -127,7 +128,7 @@ impl Output {
         self.say(&line);
     }
 
-    fn note(&mut self, note: &Note) {
+    pub(super) fn note(&mut self, note: &Note) {
         if self.json {
             self.put(&json!({"type": "note", "count": note.count, "text": note.text}));
         } else if !self.quiet && note.count == 0 {

@@ -20,6 +20,9 @@ pub(super) fn print(mut plan: Plan, interrupted: bool, out: &mut Output) -> u8 {
     for failure in &plan.failures {
         out.failure(failure);
     }
+    for note in &plan.notes {
+        out.note(note);
+    }
     let exit_code = Report {
         failures: mem::take(&mut plan.failures),
         interrupted,
@@ -74,6 +77,12 @@ fn lines(summary: &Summary) -> Vec<String> {
         };
         lines.push(format!("{name} read {order}: {why}; {reads}, {bytes}"));
         lines.extend(travel_line(disk));
+    }
+    if summary.to_delete > 0 {
+        lines.push(format!(
+            "to delete at the destination: {}",
+            counted(summary.to_delete, "entry", "entries")
+        ));
     }
     lines.push(format!(
         "could not be looked at: {}",
@@ -131,6 +140,7 @@ fn object(summary: &Summary, interrupted: bool, exit_code: u8) -> Value {
         "bytes_to_copy": summary.bytes_to_copy,
         "bundles": summary.bundles,
         "large_files": summary.large_files,
+        "to_delete": summary.to_delete,
         "disks": disks,
         "failures": summary.failures,
         "interrupted": interrupted,
@@ -163,6 +173,14 @@ fn list(plan: &Plan, out: &mut Output) {
         .filter(|(_, read)| !read)
     {
         list_entry(plan, entry, out);
+    }
+    for path in &plan.deletions {
+        if out.json {
+            out.put(&json!({"type": "entry", "action": "delete", "path": path_value(path)}));
+        } else {
+            let line = [b"delete ", &out.quoted(path)[..]].concat();
+            out.say(&line);
+        }
     }
 }
 
@@ -204,6 +222,7 @@ fn list_entry(plan: &Plan, entry: &Entry, out: &mut Output) {
         Action::Copy => "copy",
         Action::Keep | Action::Same => "keep",
         Action::Skip => "skip",
+        Action::Refer => "link-dest",
         Action::Link => "link",
         Action::Fail => "fail",
     };
@@ -261,6 +280,7 @@ mod tests {
                 travel_listed: 71_300_000_000,
                 travel: 1_900_000_000,
             }],
+            to_delete: 0,
             failures: 0,
         }
     }

@@ -240,7 +240,14 @@ pub(crate) fn link(
     if matches!(under, Under::Other) {
         spot.replaceable(wanted.stat)?;
     }
-    match spot.adopt(&file) {
+    // A part that has its name replaces nothing; neither does who joins files
+    // that are there already, since both have this content.
+    let is_own = match under {
+        Under::Other => false,
+        Under::Part(part) => part.is_named(),
+        Under::Itself => true,
+    };
+    match spot.adopt(&file, is_own) {
         Ok(()) => discard(spot, under)?,
         Err(e) if is_no_more_links(&e) => return Ok(None),
         Err(e) => return Err(Failure::new(Op::Link, spot.path(), e)),
@@ -251,7 +258,7 @@ pub(crate) fn link(
 
 /// EMLINK: all the names that the filesystem allows. The others: no links here,
 /// or none for this user (protected_hardlinks).
-fn is_no_more_links(e: &io::Error) -> bool {
+pub(crate) fn is_no_more_links(e: &io::Error) -> bool {
     let codes = [
         Errno::EMLINK,
         Errno::EPERM,

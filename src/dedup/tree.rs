@@ -63,6 +63,7 @@ pub fn dedup_tree(
         cache: cache.as_ref(),
         choices: &choices,
         one_file_system: options.one_file_system,
+        keep_names: false,
         threads: crate::job::scanners(),
         counters,
         stop,

@@ -99,6 +99,24 @@ impl Dest {
         stat: &Stat,
         cache: Option<&Cache>,
     ) -> Compared {
+        let compared = self.compare_there(sides, dir, name, stat, cache);
+        if compared.action != Action::Copy || !self.is_referenced(dir, name, stat) {
+            return compared;
+        }
+        Compared {
+            action: Action::Refer,
+            ..compared
+        }
+    }
+
+    fn compare_there(
+        &self,
+        sides: &mut Sides,
+        dir: &Arc<Dir>,
+        name: &[u8],
+        stat: &Stat,
+        cache: Option<&Cache>,
+    ) -> Compared {
         let make = Compared {
             exists: false,
             frees_bytes: 0,

@@ -12,6 +12,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::{Choices, Dedup, Dest, Options, Order, Reflink, Start};
+use crate::backup;
+use crate::dest::references::{self, References};
 use crate::error::{During, Error, Failure, Op};
 use crate::plan::preflight::{self, Room};
 use crate::plan::{Kind, Plan};
@@ -37,6 +39,7 @@ pub(super) struct Ends {
     /// Canonical paths of what is read.
     read: Vec<PathBuf>,
     mounts: Vec<Mount>,
+    references: References,
 }
 
 impl Ends {
@@ -81,9 +84,14 @@ impl Ends {
             renames: rename.is_some(),
             read,
             mounts: mounts.to_vec(),
+            references: References::default(),
         };
         if dest.is_some() {
             ends.refuse_overlap(&arguments)?;
+            if let Some(backup) = &options.backup {
+                backup::check(backup, &ends.root)?;
+            }
+            ends.references = references::open(&options.link_dest, &ends.root)?;
             ends.dest = ends.open_dest(options)?;
             if ends.dest.is_none() && options.existing {
                 return Err(Error::Refused(format!(
@@ -97,7 +105,7 @@ impl Ends {
 
     fn open_dest(&self, options: &Options) -> Result<Option<Dest>, Error> {
         match Dest::open(&self.root, options) {
-            Ok(dest) => Ok(Some(dest)),
+            Ok(dest) => Ok(Some(self.referring(dest))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let needed: &Path = if self.renames {
                     &self.root
@@ -211,11 +219,20 @@ impl Ends {
         Ok(shares)
     }
 
+    fn referring(&self, mut dest: Dest) -> Dest {
+        dest.references = self.references.clone();
+        dest
+    }
+
     /// Opens the destination, made now if it is missing.
     pub(super) fn make_dest(&mut self, options: &Options) -> Result<Dest, Error> {
         if let Some(dest) = self.dest.take() {
             return Ok(dest);
         }
+        self.make_root(options).map(|dest| self.referring(dest))
+    }
+
+    fn make_root(&self, options: &Options) -> Result<Dest, Error> {
         let mode = options.dest_mode.unwrap_or(0o755);
         let above = parent(&self.root);
         if self.mkpath {

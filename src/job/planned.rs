@@ -16,6 +16,7 @@ pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], window_bytes: u64) -> Plan
         links: scanned.links,
         sweeps: Vec::new(),
         failures: scanned.failures,
+        ..Plan::default()
     };
     let mut disks: HashMap<u64, (Choice, Vec<u32>)> = HashMap::new();
     let choices: Vec<Choice> = plan

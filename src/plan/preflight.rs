@@ -181,7 +181,7 @@ impl Sum {
     fn add(&mut self, entry: &Entry) {
         match entry.action {
             Action::Copy => self.add_copy(entry),
-            Action::Link => self.add_name(usize::from(entry.name_len)),
+            Action::Link | Action::Refer => self.add_name(usize::from(entry.name_len)),
             Action::Keep | Action::Same | Action::Skip | Action::Fail => {}
         }
     }

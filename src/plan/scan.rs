@@ -34,6 +34,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) choices: &'a Choices,
     pub(crate) cache: Option<&'a Cache>,
     pub(crate) one_file_system: bool,
+    /// Directories have to remember their names.
+    pub(crate) keep_names: bool,
     pub(crate) threads: usize,
     pub(crate) counters: &'a Counters,
     pub(crate) stop: &'a AtomicBool,

@@ -46,6 +46,8 @@ pub struct Summary {
     pub large_files: u64,
     /// Each disk's sweep.
     pub disks: Vec<DiskSummary>,
+    /// Entries that would be removed from the destination.
+    pub to_delete: u64,
     /// What could not be looked at.
     pub failures: u64,
 }
@@ -72,10 +74,14 @@ impl Plan {
         let mut sum = Summary {
             dirs: dirs.count() as u64,
             failures: self.failures.len() as u64,
+            to_delete: self.deletions.len() as u64,
             ..Summary::default()
         };
         for entry in &self.listing.entries {
-            sum.unchanged += u64::from(matches!(entry.action, Action::Keep | Action::Same));
+            sum.unchanged += u64::from(matches!(
+                entry.action,
+                Action::Keep | Action::Same | Action::Refer
+            ));
             sum.skipped += u64::from(entry.action == Action::Skip);
             match (entry.action, entry.kind) {
                 (Action::Link, _) => sum.hard_links += 1,

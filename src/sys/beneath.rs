@@ -49,6 +49,11 @@ impl Root {
         }
     }
 
+    /// Takes an opened directory for a root.
+    pub(crate) fn of(dir: OwnedFd) -> Root {
+        Root(dir)
+    }
+
     /// Opens `path` below this root; the root itself where it is empty.
     pub(crate) fn at(&self, path: &[u8], flags: OFlag) -> io::Result<OwnedFd> {
         let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
@@ -112,6 +117,23 @@ pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
         Err(Errno::EPERM) => Ok(openat(dir, name, flags, Mode::empty())?.into()),
         other => Ok(other?.into()),
     }
+}
+
+/// Opens a directory in an opened one for listing. What is mounted there is
+/// another tree, also where it is a part of the same filesystem: EXDEV.
+pub(crate) fn open_dir_here(dir: BorrowedFd<'_>, name: &[u8], flags: OFlag) -> io::Result<OwnedFd> {
+    let flags = flags | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    if !NO_OPENAT2.load(Relaxed) {
+        let resolve = ResolveFlag::RESOLVE_BENEATH
+            | ResolveFlag::RESOLVE_NO_SYMLINKS
+            | ResolveFlag::RESOLVE_NO_XDEV;
+        match openat2(dir, name, OpenHow::new().flags(flags).resolve(resolve)) {
+            Err(Errno::ENOSYS) => NO_OPENAT2.store(true, Relaxed),
+            Err(Errno::EPERM) => {}
+            other => return Ok(other?),
+        }
+    }
+    Ok(openat(dir, name, flags, Mode::empty())?)
 }
 
 /// Splits a long path at a slash: (at most `PIECE_BYTES`, the rest).

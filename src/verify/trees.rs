@@ -57,6 +57,7 @@ pub fn verify_trees(
             cache: None,
             choices: &choices,
             one_file_system: options.one_file_system,
+            keep_names: false,
             threads: crate::job::scanners(),
             counters,
             stop,

@@ -87,7 +87,8 @@ pub(crate) fn begin(
     };
     let began = match transfer::share(&old, &part.file) {
         Ok(Shared::Yes) => shape(&part.file, stat, ranges).map(|()| (part, Way::Clone)),
-        Ok(_) if options.inplace && there.links == 1 => {
+        // A backup would be one more name of what is written to.
+        Ok(_) if options.inplace && there.links == 1 && options.backup.is_none() => {
             part.discard(spot)?;
             in_place(spot, &there, stat, ranges).map(|part| (part, Way::InPlace))
         }

@@ -19,6 +19,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::run::Run;
+use crate::delete;
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind};
@@ -59,7 +60,7 @@ static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
 /// A name of our own, short whatever the file's name, in a directory where it
 /// is created exclusively: a file that happens to be called so is never taken
 /// for ours.
-fn temporary_name() -> String {
+pub(crate) fn temporary_name() -> String {
     format!(
         ".haul-{}-{}",
         std::process::id(),
@@ -91,6 +92,9 @@ impl Spot<'_> {
         };
         let refuse = |why: &str| Err(Failure::because(Op::Create, self.path(), why));
         if there.kind() == Kind::Dir {
+            if self.may_clear() && delete::clear(self)? {
+                return Ok(None);
+            }
             return Err(Failure::new(Op::Create, self.path(), Errno::EISDIR.into()));
         }
         // Another name of the source's inode may be replaced: the source keeps
@@ -104,15 +108,53 @@ impl Spot<'_> {
         Ok(Some(there))
     }
 
+    /// Whether a directory that is here already may be one that no source has.
+    fn may_clear(&self) -> bool {
+        let made = made(&self.dir);
+        self.run.options.delete && made.is_some_and(|made| !made.fresh && made.taken.is_none())
+    }
+
+    /// Keeps what is here already, and is about to be replaced, as a backup.
+    fn back_up(&self) -> Result<(), Failure> {
+        let Some(backups) = &self.run.dest.backups else {
+            return Ok(());
+        };
+        let dest = &self.run.dest.root;
+        let beside = backups.name_beside(self.name);
+        let is_entry = |name: &Vec<u8>| {
+            let there = || Stat::at(self.fd, name).ok();
+            self.dir.has_name(name) || self.meets() && there().is_some_and(|t| self.has(&t, name))
+        };
+        if beside.as_ref().is_some_and(is_entry) {
+            let why = "the source has an entry with the name of its backup";
+            return Err(Failure::because(Op::Rename, self.path(), why));
+        }
+        backups
+            .keep(dest, self.fd, &self.dir.relative_dest(), self.name)
+            .map(|_| ())
+            .during(Op::Rename, &self.path())
+            .map_err(|failure| failure.detail("to its backup"))
+    }
+
     fn is_source_itself(&self) -> Result<bool, Failure> {
         let here = Stat::of(self.fd).during(Op::Create, &self.path())?;
         Ok(here.is_same_inode(&self.dir.stat))
     }
 
     fn is_taken(&self, there: &Stat) -> bool {
+        self.has(there, self.name)
+    }
+
+    /// Whether an inode is another entry's under a name.
+    fn has(&self, there: &Stat, name: &[u8]) -> bool {
         made(&self.dir)
             .and_then(|made| made.taken.as_ref())
-            .is_some_and(|taken| taken.has(there.ino, self.name))
+            .is_some_and(|taken| taken.has(there.ino, name))
+    }
+
+    /// Whether entries of several directories may get a name here.
+    fn meets(&self) -> bool {
+        made(&self.dir).is_some_and(|made| made.taken.is_some())
     }
 
     /// Remembers, where two entries could get one name, that this inode is an
@@ -225,6 +267,7 @@ impl Spot<'_> {
         let dressed = self
             .dress_name(name.as_bytes(), stat, xattrs)
             .and_then(|failures| {
+                self.back_up()?;
                 renameat(self.fd, name.as_str(), self.fd, self.name)
                     .during(Op::Rename, &self.path())?;
                 Ok(failures)
@@ -253,6 +296,12 @@ impl Spot<'_> {
             Err(Errno::EEXIST) => {}
             other => return Ok(other?),
         }
+        self.back_up().map_err(|failure| failure.source)?;
+        self.relink(leader, leader_name)
+    }
+
+    /// The same over a name that this run has made.
+    pub(crate) fn relink(&self, leader: impl AsFd, leader_name: &[u8]) -> io::Result<()> {
         loop {
             let name = temporary_name();
             match linkat(
@@ -276,8 +325,8 @@ impl Spot<'_> {
     }
 
     /// Makes this name one more of an opened file's inode, in place of what is
-    /// there.
-    pub(crate) fn adopt(&self, file: &File) -> io::Result<()> {
+    /// there: `ours` if this run has made it.
+    pub(crate) fn adopt(&self, file: &File, ours: bool) -> io::Result<()> {
         let from = special::proc_path(file);
         let link = |name: &[u8]| {
             let flags = AtFlags::AT_SYMLINK_FOLLOW;
@@ -286,6 +335,9 @@ impl Spot<'_> {
         match link(self.name) {
             Err(Errno::EEXIST) => {}
             other => return Ok(other?),
+        }
+        if !ours {
+            self.back_up().map_err(|failure| failure.source)?;
         }
         let name = loop {
             let name = temporary_name();
@@ -349,6 +401,7 @@ impl Part {
 
     fn publish(&self, spot: &Spot<'_>) -> Result<(), Failure> {
         let rename = |name: &str| {
+            spot.back_up()?;
             renameat(spot.fd, name, spot.fd, spot.name).during(Op::Rename, &spot.path())
         };
         match &self.naming {

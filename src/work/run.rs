@@ -152,6 +152,11 @@ impl<'a> Run<'a> {
         self.stop.load(Relaxed) || self.full.load(Relaxed)
     }
 
+    /// The flag that an interruption sets.
+    pub(crate) fn stop(&self) -> &AtomicBool {
+        self.stop
+    }
+
     pub(crate) fn is_interrupted(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -179,6 +184,9 @@ impl<'a> Run<'a> {
     pub(crate) fn failed(&self, failure: Failure) {
         if failure.is_full() {
             self.full.store(true, Relaxed);
+        }
+        if failure.op.is_on_source() {
+            self.dest.spoiled.store(true, Relaxed);
         }
         lock(&self.failures).push(failure);
     }
@@ -208,6 +216,11 @@ impl<'a> Run<'a> {
         }
         self.counters.count(outcome, || dir.path_of(name));
         outcome
+    }
+
+    /// Failures of a kind so far.
+    pub(crate) fn failures_that(&self, are: impl Fn(&Failure) -> bool) -> usize {
+        lock(&self.failures).iter().filter(|f| are(f)).count()
     }
 
     pub(crate) fn take_failures(&self) -> Vec<Failure> {

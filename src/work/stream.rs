@@ -13,6 +13,7 @@ use rayon::Scope;
 use super::budget::Budget;
 use super::keep;
 use super::read::Reader;
+use super::refer;
 use super::run::{Run, lock};
 use super::write::{self, Near, make_special, settled};
 use crate::dest::compare::Sides;
@@ -175,7 +176,8 @@ impl Stream<'_> {
         let mut stat = Stat::default();
         // What may be there already is compared first: an unchanged file need
         // not be opened.
-        let is_new = dir.there == There::Nothing && !dest.rules.existing;
+        let is_new =
+            dir.there == There::Nothing && !dest.rules.existing && dest.references.is_empty();
         if entry.kind != Kind::File || !is_new {
             stat = Stat::at(fd, name).during(Op::Stat, &path())?;
             action = dest.compare(sides, dir, name, &stat, self.run.cache).action;
@@ -214,6 +216,7 @@ impl Stream<'_> {
     fn without_reading(&self, listing: &Listing, index: u32, near: &mut Near) {
         match listing.entries[index as usize].action {
             Action::Keep => keep::keep(self.run, listing, index, near),
+            Action::Refer => refer::refer(self.run, listing, index, near),
             Action::Copy => make_special(self.run, listing, index, near),
             Action::Same => settled(self.run, listing, index, Outcome::Unchanged),
             Action::Skip => settled(self.run, listing, index, Outcome::Skipped),

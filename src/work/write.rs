@@ -320,6 +320,7 @@ fn write_entries(run: &Run<'_>, listing: &Listing, entries: &[u32]) {
         let entry = &listing.entries[index as usize];
         match (entry.action, entry.kind) {
             (Action::Keep, _) => keep::keep(run, listing, index, &mut near),
+            (Action::Refer, _) => super::refer::refer(run, listing, index, &mut near),
             (Action::Copy, Kind::File) => super::read::copy_one(run, listing, index),
             (Action::Copy, _) => make_special(run, listing, index, &mut near),
             (Action::Same, _) => settled(run, listing, index, Outcome::Unchanged),

@@ -254,7 +254,8 @@ pub(super) struct Second {
     /// Delete at the destination what the source does not have
     ///
     /// After the copy, in the directories that were copied, and only if the
-    /// sources could be read in full. What filters leave out is protected.
+    /// sources could be read in full. What filters leave out is protected. A
+    /// file in the way of a directory gives way before, and the reverse.
     #[arg(long, visible_alias = "del")]
     pub(super) delete: bool,
     /// Delete although a source could not be read in full

@@ -128,6 +128,7 @@ pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
         stat: Stat::of(&start.source.root).unwrap_or_default(),
         xattrs: Xattrs::new(),
         there: There::Dir,
+        names: Some([digest_of(start.source.rename.as_deref().unwrap_or(name))].into()),
         is_incomplete: false,
         made: OnceLock::new(),
         folds_case: OnceLock::new(),
@@ -249,9 +250,10 @@ pub(crate) fn open_dir(
         ));
     }
     let (mut names, mut children) = (Vec::new(), Vec::new());
+    let mut digests = (enter && scan.keep_names).then(Vec::new);
     if enter
-        && let Err(failure) =
-            read_names(file.into(), &mut names, &mut children).during(Op::Scan, &path())
+        && let Err(failure) = read_names(file.into(), &mut names, &mut children, &mut digests)
+            .during(Op::Scan, &path())
     {
         failures.push(failure);
     }
@@ -272,6 +274,7 @@ pub(crate) fn open_dir(
         stat,
         xattrs,
         there,
+        names: digests.filter(|_| !is_incomplete).map(sorted),
         is_incomplete,
         made,
         folds_case: OnceLock::new(),
@@ -291,6 +294,7 @@ fn read_names(
     fd: OwnedFd,
     names: &mut Vec<Name>,
     children: &mut Vec<(u64, Box<[u8]>)>,
+    digests: &mut Option<Vec<u64>>,
 ) -> io::Result<()> {
     let mut dir = nix::dir::Dir::from_fd(fd)?;
     let mut add = |ino, kind, name: &[u8]| match kind {
@@ -308,6 +312,9 @@ fn read_names(
         if name == b"." || name == b".." {
             continue;
         }
+        if let Some(digests) = digests {
+            digests.push(digest_of(name));
+        }
         match entry.file_type() {
             Some(kind) => add(entry.ino(), kind_of(kind), name),
             None => untold.push((entry.ino(), name.into())),
@@ -321,6 +328,17 @@ fn read_names(
         }
     }
     Ok(())
+}
+
+/// Stands for a name that the destination may keep. Two names with one digest
+/// only keep a name that could go.
+pub(crate) fn digest_of(name: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name)
+}
+
+fn sorted(mut digests: Vec<u64>) -> Box<[u64]> {
+    digests.sort_unstable();
+    digests.into_boxed_slice()
 }
 
 fn kind_of(kind: Type) -> Kind {

@@ -153,6 +153,9 @@ impl Reader<'_, '_> {
         if !stat.held_still(&now) {
             return self.large(entry, file, now);
         }
+        if self.run.options.checksum && self.is_kept(entry, file, &stat)? {
+            return Ok(());
+        }
         let large = self.begin(entry, file, stat)?;
         for range in large.ranges.clone() {
             #[allow(clippy::cast_possible_truncation)]
