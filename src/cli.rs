@@ -12,18 +12,19 @@ mod report_output;
 mod text;
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use haul::{Counters, Error, Job, Report};
+use haul::{Counters, Error, Filter, Job, Report};
 use nix::sys::stat::{Mode, umask};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-use args::{Request, Show, Verb};
+use args::{Request, RuleArg, Show, Verb};
 use output::Output;
 
 /// Exit code of a command line that makes no sense.
@@ -38,6 +39,7 @@ pub(crate) fn main() -> u8 {
     let Request {
         verb,
         mut options,
+        rules,
         show,
     } = match args::parse(std::env::args_os()) {
         Ok(request) => request,
@@ -51,6 +53,10 @@ pub(crate) fn main() -> u8 {
     haul::raise_open_files_limit();
 
     let mut out = Output::new(&show);
+    if let Err(error) = add_rules(&mut options.filter, &rules) {
+        let code = out.fatal(&error);
+        return out.finish(code);
+    }
     let stop = match stop_on_signals() {
         Ok(stop) => stop,
         Err(e) => return out.fatal(&Error::Refused(format!("cannot catch signals: {e}"))),
@@ -84,6 +90,28 @@ pub(crate) fn main() -> u8 {
     };
     let code = ended.unwrap_or_else(|error| out.fatal(&error));
     out.finish(code)
+}
+
+/// Reads the filters' files.
+fn add_rules(filter: &mut Filter, rules: &[RuleArg]) -> Result<(), Error> {
+    for rule in rules {
+        match rule {
+            RuleArg::Pattern(pattern, true) => filter.include(pattern.as_bytes()),
+            RuleArg::Pattern(pattern, false) => filter.exclude(pattern.as_bytes()),
+            RuleArg::File(path, takes) => {
+                let read = match path.as_os_str() == "-" {
+                    true => {
+                        let mut text = Vec::new();
+                        io::stdin().read_to_end(&mut text).map(|_| text)
+                    }
+                    false => fs::read(path),
+                };
+                let why = |e| format!("cannot read the patterns in \"{}\": {e}", path.display());
+                filter.add_lines(&read.map_err(|e| Error::Refused(why(e)))?, *takes);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs a job under a progress bar, or under a list of what it does with each

@@ -182,7 +182,8 @@ pub struct Job {
 pub fn run(job: &Job, counters: &Counters, stop: &AtomicBool) -> Result<Report, Error> {
     let began = Instant::now();
     let mounts = mounts::mounts().during(Op::Stat, Path::new("/proc/self/mountinfo"))?;
-    let ends = Ends::resolve(&job.sources, Some(&job.dest), &job.options, &mounts)?;
+    let mut ends = Ends::resolve(&job.sources, Some(&job.dest), &job.options, &mounts)?;
+    ends.leave_out(&job.options.filter, counters);
     let choices = Choices::new(job.options.order, mounts);
     let (cache, mut notes) = open_cache(&job.options);
     let mut report = if ends.overlap(&choices, &job.options)? {
@@ -212,7 +213,8 @@ pub fn plan(
     stop: &AtomicBool,
 ) -> Result<Plan, Error> {
     let mounts = mounts::mounts().during(Op::Stat, Path::new("/proc/self/mountinfo"))?;
-    let ends = Ends::resolve(sources, dest, options, &mounts)?;
+    let mut ends = Ends::resolve(sources, dest, options, &mounts)?;
+    ends.leave_out(&options.filter, counters);
     let choices = Choices::new(options.order, mounts);
     let budget = budget::bytes(options.memory, memory::available_bytes());
     let scan = scan(ends.dest.as_ref(), options, &choices, counters, stop);
@@ -344,7 +346,7 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
 
 fn scan<'a>(
     dest: Option<&'a Dest>,
-    options: &Options,
+    options: &'a Options,
     choices: &'a Choices,
     counters: &'a Counters,
     stop: &'a AtomicBool,
@@ -353,6 +355,7 @@ fn scan<'a>(
         dest,
         choices,
         cache: None,
+        filter: &options.filter,
         one_file_system: options.one_file_system,
         keep_names: options.delete || options.backup.is_some(),
         threads: scanners(),

@@ -1,6 +1,8 @@
 //! What the command line means: a checked [`Request`] from what was [`typed`].
 //! Nothing is opened here.
 
+mod filters;
+mod size;
 mod typed;
 
 use std::ffi::OsString;
@@ -8,9 +10,10 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use haul::{Backup, Dedup, DedupIgnore, Options, Order, Reflink, Verify};
 
+pub(super) use filters::RuleArg;
 use typed::{DedupMay, HowDedup, HowVerify, Typed, WhenReflink, WhichOrder};
 
 /// A command line that makes sense.
@@ -18,6 +21,8 @@ use typed::{DedupMay, HowDedup, HowVerify, Typed, WhenReflink, WhichOrder};
 pub(super) struct Request {
     pub(super) verb: Verb,
     pub(super) options: Options,
+    /// Of filters, in the order in which they were given.
+    pub(super) rules: Vec<RuleArg>,
     pub(super) show: Show,
 }
 
@@ -63,15 +68,19 @@ pub(super) struct Show {
 /// Parses and checks. The error is clap's, also for `--help` and `--version`.
 pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request, clap::Error> {
     let argv: Vec<OsString> = argv.into_iter().collect();
-    let typed = Typed::try_parse_from(&argv)?;
+    let matches = Typed::command().try_get_matches_from(&argv)?;
+    let typed = Typed::from_arg_matches(&matches)?;
+    let rules = filters::in_order(&matches);
     match typed.verb {
-        None => copy(typed.copy, argv.iter().any(|arg| arg == "--")),
+        None => copy(typed.copy, rules, argv.iter().any(|arg| arg == "--")),
         Some(typed::Verb::Plan(plan)) => Ok(Request {
             options: Options {
                 one_file_system: plan.choosing.one_file_system,
                 checksum: plan.choosing.checksum,
+                filter: filters::sizes(&plan.filtering),
                 ..plan.second.options(plan.reading.options())
             },
+            rules,
             show: plan.talking.show(),
             verb: Verb::Plan {
                 sources: plan.sources,
@@ -83,6 +92,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 one_file_system: compare.one_file_system,
                 ..compare.reading.options()
             },
+            rules: Vec::new(),
             show: compare.talking.show(),
             verb: Verb::Verify {
                 src: compare.src,
@@ -97,6 +107,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 cache: (!join.no_cache).then(cache_file).flatten(),
                 ..join.reading.options()
             },
+            rules: Vec::new(),
             show: join.talking.show(),
             verb: Verb::Dedup {
                 path: join.path,
@@ -105,6 +116,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
         }),
         Some(typed::Verb::Cache(cache)) => Ok(Request {
             options: Options::default(),
+            rules: Vec::new(),
             show: cache.talking.show(),
             verb: Verb::Cache(match cache {
                 typed::Cache { clear: true, .. } => CacheVerb::Clear,
@@ -118,7 +130,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
 /// What cannot be the first source without `./`.
 const VERBS: [&str; 4] = ["plan", "verify", "dedup", "cache"];
 
-fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
+fn copy(typed: typed::Copy, rules: Vec<RuleArg>, escaped: bool) -> Result<Request, clap::Error> {
     let mut sources = typed.paths;
     let dest = sources.pop().unwrap_or_default();
     let Some(first) = sources.first() else {
@@ -150,6 +162,7 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
         mkpath: typed.mkpath,
         dedup: how(typed.twins.dedup),
         dedup_ignore: ignore(&typed.twins.dedup_ignore),
+        filter: filters::sizes(&typed.filtering),
         cache: typed.twins.cache(typed.choosing.checksum),
         ..typed.second.options(typed.reading.options())
     };
@@ -164,6 +177,7 @@ fn copy(typed: typed::Copy, escaped: bool) -> Result<Request, clap::Error> {
     Ok(Request {
         verb,
         options,
+        rules,
         show: typed.talking.show(),
     })
 }

@@ -61,6 +61,7 @@ pub fn dedup_tree(
     let scan = Scan {
         dest: None,
         cache: cache.as_ref(),
+        filter: &options.filter,
         choices: &choices,
         one_file_system: options.one_file_system,
         keep_names: false,

@@ -23,17 +23,26 @@ pub(crate) struct Rules {
     pub(crate) update: bool,
     pub(crate) ignore_existing: bool,
     pub(crate) existing: bool,
+    min_size: Option<u64>,
+    max_size: Option<u64>,
     /// Nobody has to look again at what is found equal in everything.
     pub(crate) settle: bool,
 }
 
 impl Rules {
+    /// Whether a file may have to be left although there is nothing in its place.
+    pub(crate) fn may_skip_new(&self) -> bool {
+        self.existing || self.min_size.is_some() || self.max_size.is_some()
+    }
+
     pub(super) fn new(options: &Options) -> Rules {
         Rules {
             checksum: options.checksum,
             update: options.update,
             ignore_existing: options.ignore_existing,
             existing: options.existing,
+            min_size: options.filter.min_size,
+            max_size: options.filter.max_size,
             settle: options.dedup == Dedup::None,
         }
     }
@@ -99,7 +108,10 @@ impl Dest {
         stat: &Stat,
         cache: Option<&Cache>,
     ) -> Compared {
-        let compared = self.compare_there(sides, dir, name, stat, cache);
+        let mut compared = self.compare_there(sides, dir, name, stat, cache);
+        if stat.kind() == Kind::File && !self.takes_size(stat.size) {
+            compared.action = Action::Skip;
+        }
         if compared.action != Action::Copy || !self.is_referenced(dir, name, stat) {
             return compared;
         }
@@ -107,6 +119,11 @@ impl Dest {
             action: Action::Refer,
             ..compared
         }
+    }
+
+    fn takes_size(&self, bytes: u64) -> bool {
+        self.rules.min_size.is_none_or(|least| bytes >= least)
+            && self.rules.max_size.is_none_or(|most| bytes <= most)
     }
 
     fn compare_there(

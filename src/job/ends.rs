@@ -10,13 +10,16 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Choices, Dedup, Dest, Options, Order, Reflink, Start};
 use crate::backup;
 use crate::dest::references::{self, References};
 use crate::error::{During, Error, Failure, Op};
+use crate::filter::Filter;
 use crate::plan::preflight::{self, Room};
 use crate::plan::{Kind, Plan};
+use crate::report::Counters;
 use crate::sys::beneath::Root;
 use crate::sys::metadata::Stat;
 use crate::sys::mounts::{self, Mount};
@@ -101,6 +104,21 @@ impl Ends {
             }
         }
         Ok(ends)
+    }
+
+    /// Takes out the sources that a filter leaves out.
+    pub(super) fn leave_out(&mut self, filter: &Filter, counters: &Counters) {
+        let takes = |start: &Start| {
+            let below = &start.source.below;
+            match &start.only {
+                Some(name) => filter.takes(name, false),
+                None => below.is_empty() || filter.takes(below, true),
+            }
+        };
+        let found = self.starts.len();
+        self.starts.retain(takes);
+        let left_out = (found - self.starts.len()) as u64;
+        counters.excluded.fetch_add(left_out, Relaxed);
     }
 
     fn open_dest(&self, options: &Options) -> Result<Option<Dest>, Error> {

@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::dest::Dest;
 use crate::dest::compare::Sides;
 use crate::error::Failure;
+use crate::filter::Filter;
 use crate::report::Counters;
 
 /// A source argument, and the one entry that it is if it is not a directory.
@@ -33,6 +34,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) dest: Option<&'a Dest>,
     pub(crate) choices: &'a Choices,
     pub(crate) cache: Option<&'a Cache>,
+    pub(crate) filter: &'a Filter,
     pub(crate) one_file_system: bool,
     /// Directories have to remember their names.
     pub(crate) keep_names: bool,

@@ -55,6 +55,7 @@ pub fn verify_trees(
         let scan = Scan {
             dest: None,
             cache: None,
+            filter: &options.filter,
             choices: &choices,
             one_file_system: options.one_file_system,
             keep_names: false,

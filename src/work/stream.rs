@@ -177,7 +177,7 @@ impl Stream<'_> {
         // What may be there already is compared first: an unchanged file need
         // not be opened.
         let is_new =
-            dir.there == There::Nothing && !dest.rules.existing && dest.references.is_empty();
+            dir.there == There::Nothing && !dest.rules.may_skip_new() && dest.references.is_empty();
         if entry.kind != Kind::File || !is_new {
             stat = Stat::at(fd, name).during(Op::Stat, &path())?;
             action = dest.compare(sides, dir, name, &stat, self.run.cache).action;

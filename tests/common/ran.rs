@@ -131,10 +131,11 @@ impl Ran {
         }
         let [found, copied, unchanged, linked, failed] =
             ["found", "copied", "unchanged", "linked", "failed"].map(|name| self.figure(name));
+        let skipped = self.figure("skipped");
         let told = || format!("{}\n{}", self.summary(), self.words());
         assert_eq!(
             found,
-            copied + unchanged + linked + failed,
+            copied + unchanged + linked + skipped + failed,
             "sums: {}",
             told()
         );

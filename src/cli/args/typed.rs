@@ -59,6 +59,7 @@ pub(super) struct Typed {
 }
 
 #[derive(Subcommand, Debug)]
+#[allow(clippy::large_enum_variant)] // there is one, for a moment
 pub(super) enum Verb {
     /// Print what would be copied, in which order, and write nothing
     ///
@@ -143,6 +144,8 @@ pub(super) struct Copy {
     #[command(flatten)]
     pub(super) second: Second,
     #[command(flatten)]
+    pub(super) filtering: Filtering,
+    #[command(flatten)]
     pub(super) twins: Twins,
     /// Go on although the destination seems too small
     ///
@@ -174,6 +177,8 @@ pub(super) struct Plan {
     pub(super) choosing: Choosing,
     #[command(flatten)]
     pub(super) second: Second,
+    #[command(flatten)]
+    pub(super) filtering: Filtering,
     #[command(flatten)]
     pub(super) reading: Reading,
     #[command(flatten)]
@@ -289,6 +294,33 @@ pub(super) struct Second {
     /// With --delta, write into the old file (not atomic)
     #[arg(long, requires = "delta")]
     pub(super) inplace: bool,
+}
+
+/// Which entries count.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Filters, tried in their order: the first that matches decides")]
+pub(super) struct Filtering {
+    /// Leave out what matches PATTERN, as in rsync
+    ///
+    /// `/x` is at the root, `x/` is a directory, `*` stops at slashes, `**`
+    /// does not. A directory that is left out is not entered.
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) exclude: Vec<OsString>,
+    /// Take what matches PATTERN, whatever comes later
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) include: Vec<OsString>,
+    /// Read such patterns from FILE, one a line; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(super) exclude_from: Vec<PathBuf>,
+    /// Read patterns of what to take from FILE
+    #[arg(long, value_name = "FILE")]
+    pub(super) include_from: Vec<PathBuf>,
+    /// Leave regular files that are larger than SIZE
+    #[arg(long, value_name = "SIZE", value_parser = super::size::parse)]
+    pub(super) max_size: Option<u64>,
+    /// Leave regular files that are smaller than SIZE
+    #[arg(long, value_name = "SIZE", value_parser = super::size::parse)]
+    pub(super) min_size: Option<u64>,
 }
 
 /// What becomes of files with the same content.

@@ -257,6 +257,14 @@ pub(crate) fn open_dir(
     {
         failures.push(failure);
     }
+    leave_out(
+        scan,
+        &source,
+        parent.as_deref(),
+        &name,
+        &mut names,
+        &mut children,
+    );
     if let Some(cache) = scan.cache.filter(|_| enter && failures.is_empty()) {
         let mut inodes: Vec<u64> = names.iter().map(|name| name.ino).collect();
         inodes.sort_unstable();
@@ -351,6 +359,34 @@ fn kind_of(kind: Type) -> Kind {
         Type::BlockDevice => Kind::BlockDevice,
         Type::File => Kind::File,
     }
+}
+
+/// Takes out the names that a filter leaves out, and counts them.
+fn leave_out(
+    scan: &Scan<'_>,
+    source: &Source,
+    parent: Option<&Dir>,
+    name: &[u8],
+    names: &mut Vec<Name>,
+    children: &mut Vec<(u64, Box<[u8]>)>,
+) {
+    if scan.filter.takes_all_names() {
+        return;
+    }
+    let above = match parent {
+        Some(parent) => parent.relative_dest(),
+        None => source.below.to_vec(),
+    };
+    let dir = beneath::join([&above[..], name]);
+    let takes = |name: &[u8], is_dir| {
+        let taken = scan.filter.takes(&beneath::join([&dir[..], name]), is_dir);
+        if !taken {
+            scan.counters.excluded.fetch_add(1, Relaxed);
+        }
+        taken
+    };
+    names.retain(|entry| takes(&entry.name, false));
+    children.retain(|(_, name)| takes(name, true));
 }
 
 /// What the destination holds under a directory's name.

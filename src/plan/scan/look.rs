@@ -54,7 +54,11 @@ pub(super) fn look(
         let opened = opened.during(Op::Open, &path())?;
         let stat = Stat::of(&opened).during(Op::Stat, &path())?;
         fill_in(entry, &stat, devices);
-        file = Some((opened, stat));
+        if scan.filter.takes_size(stat.size) {
+            file = Some((opened, stat));
+        } else {
+            entry.action = Action::Skip;
+        }
     } else if scan.dest.is_none() {
         let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
         let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
