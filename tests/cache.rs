@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::{Ability, Haul, Ran, Scratch, can};
+use common::{Ability, Haul, Ran, Scratch, USER, can};
 use serde_json::Value;
 
 /// Where `haul` under `base` as XDG_CACHE_HOME keeps its digests.
@@ -243,6 +243,20 @@ fn a_file_of_another_user_is_not_believed_by_root() {
         .exits(&[11])
         .says("others than its user");
     ran(&cache(&base, &[]).by_user(&scratch)).ok();
+}
+
+/// They could put a log of their own making beside it.
+#[test]
+fn a_file_in_a_directory_of_another_user_is_not_believed_by_root() {
+    if !can(&[Ability::Root]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let base = filled(&scratch);
+    std::os::unix::fs::chown(base.join("haul"), Some(USER), Some(USER)).unwrap();
+    ran(&cache(&base, &[]))
+        .exits(&[11])
+        .says("others than its user");
 }
 
 #[test]

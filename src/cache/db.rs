@@ -134,8 +134,11 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Why> {
         return Err(Why::NotAFile);
     }
     // Who can write here could tell root that a file has some other content.
-    let user = nix::unistd::geteuid().as_raw();
-    if there.mode() & 0o022 != 0 || (there.uid() != user && there.uid() != 0) {
+    // So could who can write to the directory: SQLite plays back a log that
+    // lies beside the file, whoever made it.
+    let dir = path.parent().map(std::fs::metadata).transpose();
+    let dir = dir.map_err(|e| Why::Io("look at the directory of", e))?;
+    if !is_private(&there) || dir.is_some_and(|dir| !is_private(&dir)) {
         return Err(Why::NotPrivate);
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -156,6 +159,11 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Why> {
          PRAGMA synchronous = NORMAL; PRAGMA cache_size = -16384;",
     )?;
     Ok(connection)
+}
+
+fn is_private(there: &std::fs::Metadata) -> bool {
+    let user = nix::unistd::geteuid().as_raw();
+    there.mode() & 0o022 == 0 && (there.uid() == user || there.uid() == 0)
 }
 
 /// Makes the tables in a file that is still empty; another run may be about to

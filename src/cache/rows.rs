@@ -16,6 +16,8 @@ use crate::sys::metadata::{Stat, Time};
 pub(super) struct Device {
     pub(super) id: i64,
     pub(super) identity: Identity,
+    /// Every change changes ctime there.
+    pub(super) is_fine: bool,
 }
 
 /// Each with the id of the filesystem.
@@ -49,8 +51,9 @@ impl Change {
 }
 
 impl Device {
-    pub(super) fn new(identity: Identity) -> Device {
+    pub(super) fn new(identity: Identity, dev: u64) -> Device {
         Device {
+            is_fine: identity.tells_changes_apart(dev),
             id: device_id(&identity),
             identity,
         }

@@ -49,9 +49,18 @@ pub(crate) struct Identity {
 impl Identity {
     /// Whether a change after a look at ctime always changes ctime: multigrain
     /// timestamps, in these filesystems since Linux 6.13
-    /// (Documentation/filesystems/multigrain-ts.rst).
-    pub(crate) fn tells_changes_apart(&self) -> bool {
-        matches!(self.kind, "ext4" | "xfs" | "btrfs" | "tmpfs") && is_kernel_multigrain()
+    /// (Documentation/filesystems/multigrain-ts.rst). `dev` is its `st_dev`.
+    pub(crate) fn tells_changes_apart(&self, dev: u64) -> bool {
+        is_kernel_multigrain()
+            && match self.kind {
+                // ext2 and ext3 have the magic number and the driver of ext4,
+                // and a coarse clock. Who is not in the list is taken for one.
+                "ext4" => super::mounts::mounts().is_ok_and(|mounts| {
+                    let mut mounts = mounts.iter().filter(|m| m.dev == dev);
+                    mounts.next().is_some_and(|m| m.fstype == "ext4")
+                }),
+                kind => matches!(kind, "xfs" | "btrfs" | "tmpfs"),
+            }
     }
 }
 
