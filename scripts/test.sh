@@ -24,6 +24,7 @@ tools=(
     mkfs.vfat:dosfstools
     fusermount3:fuse3
     setpriv:util-linux
+    hardlink:util-linux
     prlimit:util-linux
     mount:mount
     modprobe:kmod
