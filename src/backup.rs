@@ -187,6 +187,10 @@ fn keep_as(
     }
     // An older backup; renaming one name of an inode over another does nothing.
     if Stat::at(to, to_name)?.is_same_inode(old) {
+        // Unless it is the very name that is about to be replaced.
+        if name == to_name && Stat::of(to)?.is_same_inode(&Stat::of(fd)?) {
+            return Err(io::Error::other("its backup's name is its own"));
+        }
         return Ok(Old::Linked);
     }
     loop {
@@ -253,10 +257,9 @@ pub(crate) fn check(backup: &Backup, dest: &Path) -> Result<(), Error> {
     let stat_of = |path: &Path| Root::open(path).and_then(Stat::of);
     if let (Ok(there), Ok(at)) = (stat_of(&path), stat_of(dest))
         && there.is_same_inode(&at)
-        && backup.suffix.is_empty()
     {
         return refuse(
-            "--backup-dir is the destination itself: name another, or a --suffix".into(),
+            "--backup-dir is the destination itself: name another, or only a --suffix".into(),
         );
     }
     if nearest(&path)?.dev != nearest(dest)?.dev {

@@ -6,7 +6,7 @@
 //! removed: after a failure on the source's side, or where it would be more
 //! than `--max-delete` allows, which is counted first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::fcntl::OFlag;
@@ -57,10 +57,7 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
         return None;
     }
     run.counters.enter("delete");
-    let cleared = std::mem::take(&mut *lock(&run.dest.cleared));
-    for path in cleared {
-        run.counters.count(Outcome::Deleted, || path);
-    }
+    count_what_made_way(run, dirs);
     let failed = run.failures_that(|f| f.op.is_on_source());
     if let Some(note) = hindrance(run.options, failed, dirs, run.is_stopped()) {
         return Some(note);
@@ -72,7 +69,8 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
         stop: run.stop(),
     };
     if let Some(most) = run.options.max_delete {
-        let mut count = run.counters.deleted.load(Relaxed);
+        let gone = run.counters.deleted.load(Relaxed);
+        let mut count = gone;
         let mut uncounted = None;
         find(&mirror, dirs, &mut |told| match told {
             Told::Gone(_) => count += 1,
@@ -86,7 +84,7 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
             return None;
         }
         if count > most {
-            run.failed(too_many(run.dest, count, most));
+            run.failed(too_many(&run.dest.path, count, gone, most));
             return None;
         }
     }
@@ -96,6 +94,22 @@ pub(crate) fn extraneous(run: &Run<'_>, dirs: &[DirRef]) -> Option<Note> {
         Told::Failed(failure) => run.failed(failure),
     });
     None
+}
+
+/// Counts what has made way for entries of another kind. Directories that
+/// nothing was copied into are made now: what is in their way counts as well.
+fn count_what_made_way(run: &Run<'_>, dirs: &[DirRef]) {
+    for dir in dirs.iter().filter(|dir| dir.there == There::Blocked) {
+        if !run.is_stopped() && dir.is_entry() && dir.made.get().is_none() {
+            // What goes wrong is kept with the directory, and told when that
+            // gets its metadata.
+            drop(run.dest.dir(dir));
+        }
+    }
+    let cleared = std::mem::take(&mut *lock(&run.dest.cleared));
+    for path in cleared {
+        run.counters.count(Outcome::Deleted, || path);
+    }
 }
 
 /// Removes the directory that is in the way of an entry, under the same
@@ -127,12 +141,13 @@ pub(crate) fn clear(spot: &Spot<'_>) -> Result<bool, Failure> {
     // Held to the end: no two may take the last that --max-delete allows.
     let mut cleared = lock(&dest.cleared);
     if let Some(most) = run.options.max_delete {
-        let mut count = cleared.len() as u64;
+        let gone = cleared.len() as u64;
+        let mut count = gone;
         walk::take(&mirror, spot.fd, &below, &entry, &mut |told| {
             count += u64::from(matches!(told, Told::Gone(_)));
         });
         if count > most {
-            return Err(too_many(dest, count, most));
+            return Err(too_many(&spot.path(), count, gone, most));
         }
     }
     mirror.does = Does::Remove;
@@ -173,7 +188,7 @@ pub(crate) fn foresee(dest: &Dest, options: &Options, stop: &AtomicBool, plan: &
     plan.failures.append(&mut failures);
     let count = plan.deletions.len() as u64;
     if let Some(most) = options.max_delete.filter(|&most| count > most) {
-        plan.failures.push(too_many(dest, count, most));
+        plan.failures.push(too_many(&dest.path, count, 0, most));
         plan.deletions.clear();
     }
 }
@@ -232,9 +247,11 @@ fn hindrance(options: &Options, failed: usize, dirs: &[DirRef], stopped: bool) -
     })
 }
 
-fn too_many(dest: &Dest, count: u64, most: u64) -> Failure {
+/// `gone` of them have made way for entries before they could all be counted.
+fn too_many(path: &Path, count: u64, gone: u64, most: u64) -> Failure {
+    let rest = if gone == 0 { "none" } else { "no more" };
     let why = format!(
-        "{count} entries are in no source, more than --max-delete={most}: none was deleted"
+        "{count} entries are in no source, more than --max-delete={most}: {rest} was deleted"
     );
-    Failure::because(Op::Remove, &dest.path, why)
+    Failure::because(Op::Remove, path, why)
 }

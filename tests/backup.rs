@@ -170,6 +170,75 @@ fn a_backup_takes_no_place_of_another_sources_entry() {
 }
 
 #[test]
+fn no_backup_is_made_in_a_source() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (src, dst) = (scratch.src(), Tree::new(scratch.dst()));
+        src.file("a", b"newer").file("in/a", b"read");
+        dst.file("a", b"old").file("src/a", b"old");
+        let before = Snapshot::of(src.root());
+        // At it, in it, under a path that leads there only once it is made, and
+        // above it: there `DEST/src/a` would become the source's `a`.
+        for dir in ["../src", "../src/in", "../src/new", "none/../../src", ".."] {
+            let flag = format!("--backup-dir={dir}");
+            run(order, &["--delete", &flag], src.root(), dst.root()).exits(&[11]);
+            assert!(
+                Snapshot::of(src.root()).touched_since(&before).is_empty(),
+                "{dir}"
+            );
+            assert_eq!(fs::read(dst.path("a")).expect("read"), b"old", "{dir}");
+        }
+        // A single file: the backup would be that very file.
+        let ran = Haul::new()
+            .args([order, "--backup-dir=../src"])
+            .args([src.path("a").as_path(), dst.root()])
+            .run();
+        ran.exits(&[11]);
+        assert_eq!(fs::read(src.path("a")).expect("read"), b"newer");
+    }
+}
+
+#[test]
+fn no_backup_is_made_where_a_source_has_an_entry() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (src, dst) = (scratch.src(), Tree::new(scratch.dst()));
+        src.file("a", b"newer").file("bak/a", b"an entry");
+        dst.file("a", b"old");
+        let absolute = format!("--backup-dir={}", dst.path("bak").display());
+        for flag in ["--backup-dir=bak", "--backup-dir=./bak", &absolute] {
+            run(order, &[flag], src.root(), dst.root()).exits(&[11]);
+            assert_eq!(fs::read(dst.path("a")).expect("read"), b"old");
+        }
+        // Beside what a source has there is room.
+        run(order, &["--backup-dir=bak/old"], src.root(), dst.root()).ok();
+        assert_eq!(fs::read(dst.path("bak/a")).expect("read"), b"an entry");
+        assert_eq!(fs::read(dst.path("bak/old/a")).expect("read"), b"old");
+        let flags = ["--delete", "--backup-dir=bak/old"];
+        let ran = run(order, &flags, src.root(), dst.root());
+        assert_eq!(ran.ok().figure("deleted"), 0);
+        assert_eq!(fs::read(dst.path("bak/old/a")).expect("read"), b"old");
+    }
+}
+
+#[test]
+fn an_old_file_is_no_backup_of_itself() {
+    if !can(&[Ability::Mount]) {
+        return;
+    }
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (src, dst) = (scratch.src(), Tree::new(scratch.dst()));
+        src.file("d/a", b"newer");
+        dst.file("d/a", b"old");
+        // The backup of `d/a` goes to `kept/d/a`, which is `d/a`.
+        scratch.bind(&dst.path("d"), "kept/d");
+        run(order, &["--backup-dir=../kept"], src.root(), dst.root()).exits(&[23]);
+        assert_eq!(fs::read(dst.path("d/a")).expect("read"), b"old");
+    }
+}
+
+#[test]
 fn backups_lead_nowhere_else() {
     for order in ORDERS {
         let scratch = Scratch::new();

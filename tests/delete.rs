@@ -290,6 +290,64 @@ fn more_than_max_delete_is_none() {
 }
 
 #[test]
+fn what_makes_way_counts_as_well() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (src, dst) = (scratch.src(), Tree::new(scratch.dst()));
+        src.dir("empty").file("full/x", b"x").file("file", b"x");
+        let fill = || {
+            dst.file("empty", b"old").file("full", b"old");
+            dst.file("file/x", b"old").file("extra", b"old");
+        };
+        fill();
+        let run = |flags: &[&str]| mirror(order, src.root(), dst.root()).args(flags).run();
+        let dry = Haul::new()
+            .args([order, "--delete", "-nv"])
+            .args([src.contents().as_path(), dst.root()])
+            .run();
+        dry.ok().says("to delete at the destination: 5 entries");
+        for path in ["empty", "full", "file", "file/x", "extra"] {
+            dry.says(&format!("delete \"{}\"", dst.path(path).display()));
+        }
+        let most = run(&["--max-delete=4"]);
+        most.exits(&[23]);
+        assert!(most.figure("deleted") <= 4, "{}", most.summary());
+        assert!(dst.path("extra").exists(), "{}", most.words());
+        for name in ["empty", "full", "file"] {
+            dst.remove(name);
+        }
+        fill();
+        assert_eq!(run(&["--max-delete=5"]).ok().figure("deleted"), 5);
+        assert_same(src.root(), dst.root());
+    }
+}
+
+#[test]
+fn many_in_the_way_are_no_more_than_max_delete() {
+    for order in ORDERS {
+        let scratch = Scratch::new();
+        let (src, dst) = (scratch.src(), Tree::new(scratch.dst()));
+        for index in 0..40 {
+            src.file(format!("f{index}"), b"x")
+                .file(format!("d{index}/x"), b"x");
+            dst.file(format!("f{index}/x"), b"old")
+                .file(format!("d{index}"), b"x");
+        }
+        let ran = mirror(order, src.root(), dst.root())
+            .args(["--max-delete=9", "--threads=8"])
+            .run();
+        ran.exits(&[23]);
+        assert!(ran.figure("deleted") <= 9, "{}", ran.summary());
+        // A directory in the way is two entries, a file one.
+        let is_gone = |name: String| dst.path(name).is_file();
+        let dirs = (0..40).filter(|i| is_gone(format!("f{i}"))).count();
+        let files = (0..40).filter(|i| is_gone(format!("d{i}/x"))).count();
+        let gone = 2 * dirs + files;
+        assert_eq!(gone as u64, ran.figure("deleted"), "{}", ran.summary());
+    }
+}
+
+#[test]
 fn the_source_itself_is_never_deleted() {
     for order in ORDERS {
         let scratch = Scratch::new();

@@ -49,7 +49,7 @@ pub(crate) fn open(dirs: &[PathBuf], dest: &Path) -> Result<References, Error> {
 
 /// A relative directory is below the destination. Where that is still to be
 /// made, the kernel cannot walk through it: `NEW/../OLD` is `OLD` beside it.
-fn resolve(dir: &Path, dest: &Path) -> PathBuf {
+pub(crate) fn resolve(dir: &Path, dest: &Path) -> PathBuf {
     let joined = dest.join(dir);
     if dir.is_absolute() || dest.exists() {
         return joined;

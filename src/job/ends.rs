@@ -12,7 +12,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Choices, Dedup, Dest, Options, Order, Reflink, Start};
+use nix::fcntl::OFlag;
+
+use super::{Backup, Choices, Dedup, Dest, Options, Order, Reflink, Start};
 use crate::backup;
 use crate::dest::references::{self, References};
 use crate::error::{During, Error, Failure, Op};
@@ -93,6 +95,7 @@ impl Ends {
             ends.refuse_overlap(&arguments)?;
             if let Some(backup) = &options.backup {
                 backup::check(backup, &ends.root)?;
+                ends.refuse_backups_among_entries(backup)?;
             }
             ends.references = references::open(&options.link_dest, &ends.root)?;
             ends.dest = ends.open_dest(options)?;
@@ -164,6 +167,42 @@ impl Ends {
                         to: self.root.clone(),
                     }
                 });
+            }
+        }
+        Ok(())
+    }
+
+    /// A backup must not take the place of what is read, nor of what is made.
+    fn refuse_backups_among_entries(&self, backup: &Backup) -> Result<(), Error> {
+        let Some(dir) = &backup.dir else {
+            return Ok(());
+        };
+        let refuse = |why: &str| {
+            let dir = dir.display();
+            Err(Error::Refused(format!(
+                "--backup-dir \"{dir}\" {why}: choose another"
+            )))
+        };
+        let path = references::resolve(dir, &self.root);
+        if leads_back(&path) {
+            return refuse("leads back out of a directory that does not exist");
+        }
+        let (target, dest) = (will_be(&path)?, will_be(&self.root)?);
+        for (start, from) in self.starts.iter().zip(&self.read) {
+            if start.only.is_none() && self.is_at_or_inside(&target, from) {
+                return refuse("is in a source, which is only read");
+            }
+            // Backups of `DEST/x` would be made at `DIR/x`, which is read.
+            let is_among_backups = from
+                .strip_prefix(&target)
+                .is_ok_and(|below| self.root.join(below).is_dir());
+            if is_among_backups {
+                return refuse("has a source where backups would be made");
+            }
+            if let Ok(at) = target.strip_prefix(&dest)
+                && has_entry(start, at)
+            {
+                return refuse("is an entry of a source as well");
             }
         }
         Ok(())
@@ -272,6 +311,34 @@ impl Ends {
             .during(Op::Create, &self.root)
             .map_err(Error::from)
     }
+}
+
+/// Whether a source has an entry that lands at a path below the destination.
+fn has_entry(start: &Start, at: &Path) -> bool {
+    let source = &start.source;
+    if let Some(name) = &start.only {
+        let name = source.rename.as_ref().unwrap_or(name);
+        return at.as_os_str().as_bytes() == &name[..];
+    }
+    let below = OsStr::from_bytes(&source.below);
+    at.strip_prefix(below).is_ok_and(|at| {
+        let flags = OFlag::O_PATH;
+        let looked = source.root.at(at.as_os_str().as_bytes(), flags);
+        looked.is_ok()
+    })
+}
+
+/// Whether `..` follows a name that is not there: where that leads is known
+/// only when it is made.
+fn leads_back(path: &Path) -> bool {
+    let mut at = path;
+    while !at.exists() && parent(at) != at {
+        if at.file_name().is_none() {
+            return true;
+        }
+        at = parent(at);
+    }
+    false
 }
 
 fn cannot_share(path: &Path) -> Error {
