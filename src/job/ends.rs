@@ -95,7 +95,7 @@ impl Ends {
             ends.refuse_overlap(&arguments)?;
             if let Some(backup) = &options.backup {
                 backup::check(backup, &ends.root)?;
-                ends.refuse_backups_among_entries(backup)?;
+                ends.refuse_backups_among_entries(backup, &options.filter)?;
             }
             ends.references = references::open(&options.link_dest, &ends.root)?;
             ends.dest = ends.open_dest(options)?;
@@ -173,7 +173,8 @@ impl Ends {
     }
 
     /// A backup must not take the place of what is read, nor of what is made.
-    fn refuse_backups_among_entries(&self, backup: &Backup) -> Result<(), Error> {
+    /// One that filters leave out is nobody's.
+    fn refuse_backups_among_entries(&self, backup: &Backup, filter: &Filter) -> Result<(), Error> {
         let Some(dir) = &backup.dir else {
             return Ok(());
         };
@@ -201,6 +202,7 @@ impl Ends {
             }
             if let Ok(at) = target.strip_prefix(&dest)
                 && has_entry(start, at)
+                && filter.takes(at.as_os_str().as_bytes(), true)
             {
                 return refuse("is an entry of a source as well");
             }
