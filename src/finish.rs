@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
+use crate::dest::compare::is_up_to_date;
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind, Listing, There};
@@ -18,7 +19,6 @@ use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::Place;
 use crate::verify::file as check;
-use crate::work::keep::is_up_to_date;
 use crate::work::part::Spot;
 use crate::work::read;
 use crate::work::run::{Follower, Leader, Run, lock};

@@ -23,9 +23,10 @@
 //! # What always holds
 //!
 //! - Every entry found has one [`Outcome`], so found = copied + unchanged +
-//!   linked + failed. Whatever is not exact is a [`Failure`] with path, step and
+//!   linked + skipped + failed. Whatever is not exact is a [`Failure`] with path, step and
 //!   the kernel's error; one failure never stops the others.
-//! - An existing inode is never written to. A new name is made exclusively and
+//! - An existing inode is never written to, but where `inplace` asks for it and
+//!   it has no other name. A new name is made exclusively and
 //!   private, and gets its mode and mtime when it is complete.
 //! - No symlink is followed below a source's or the destination's root.
 //! - A file is copied as it was at one moment: if it changes while it is read it
@@ -42,6 +43,7 @@
 //! job            all stages: it alone knows the whole flow
 //! finish verify  work's spot and run, plan's types, sys
 //! work           plan's types, dest, verify::file, sys
+//! dedup          asked by work before a write, told after it; dest, sys
 //! delete         work's run, plan's types, dest, sys
 //! dest           plan's types, sys
 //! cache          sys; one SQLite file
@@ -49,7 +51,7 @@
 //! sys            nix, libc, std: decides nothing, prints nothing
 //! ```
 //!
-//! `order` and `bundle` do no I/O. The library prints nothing and reads no
+//! `order`, `bundle` and `filter` do no I/O. The library prints nothing and reads no
 //! environment. `unsafe` is allowed under `sys` alone.
 //!
 //! # Example

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use nix::errno::Errno;
 
 use super::{Claim, Content, Likeness, Table, Twin};
+use crate::dest::compare::is_right_for;
 use crate::error::{During, Failure, Op};
 use crate::job::{Dedup, DedupIgnore, Verify};
 use crate::plan::Kind;
@@ -19,7 +20,6 @@ use crate::sys::metadata::Stat;
 use crate::sys::transfer::{self, Shared};
 use crate::sys::xattrs::{Place, Xattrs};
 use crate::verify::file as check;
-use crate::work::keep::is_right_for;
 use crate::work::part::{Part, Spot};
 use crate::work::run::{Copied, lock};
 

@@ -11,10 +11,10 @@ use super::Dest;
 use crate::cache::Cache;
 use crate::job::{Dedup, DedupIgnore, Options};
 use crate::plan::{Action, Dir, Kind, There};
+use crate::sys::metadata::Owner;
 use crate::sys::metadata::Stat;
-use crate::sys::xattrs::Place;
+use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{special, transfer};
-use crate::work::keep::is_right_for;
 
 /// What is to be done with what is there already.
 #[derive(Clone, Copy, Debug)]
@@ -245,4 +245,40 @@ fn is_same_link(from: &impl AsFd, name: &[u8], parent: &impl AsFd, name_there: &
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     }
+}
+
+/// Whether an entry's metadata is what it should be, as far as it can be.
+pub(crate) fn is_up_to_date(
+    dest: &Dest,
+    stat: &Stat,
+    xattrs: &Xattrs,
+    there: &Stat,
+    have: &Xattrs,
+) -> bool {
+    is_right_for(dest, (stat, xattrs), (there, have), DedupIgnore::default())
+}
+
+/// The same, but for what may differ between names of one content.
+pub(crate) fn is_right_for(
+    dest: &Dest,
+    (stat, xattrs): (&Stat, &Xattrs),
+    (there, have): (&Stat, &Xattrs),
+    ignore: DedupIgnore,
+) -> bool {
+    let owner = Owner {
+        uid: there.uid == stat.uid,
+        gid: there.gid == stat.gid,
+    };
+    let is_user = dest.is_user();
+    let counts = |name: &std::ffi::OsStr| {
+        !(xattrs::is_local(name) || is_user && xattrs::is_privileged(name))
+    };
+    let want = xattrs.iter().filter(|(name, _)| counts(name));
+    let have = have.iter().filter(|(name, _)| counts(name));
+    (owner.is_kept() || is_user || ignore.owner)
+        && (stat.kind() == Kind::Symlink
+            || ignore.mode
+            || there.permissions() == owner.permissions(stat))
+        && (ignore.time || dest.is_near_time(stat.mtime, there.mtime))
+        && (ignore.xattr || want.eq(have))
 }

@@ -10,15 +10,14 @@ use super::part::Spot;
 use super::run::Run;
 use super::write::Near;
 use crate::dedup::join::{self, Bytes};
-use crate::dest::Dest;
+use crate::dest::compare::is_up_to_date;
 use crate::error::{During, Failure, Op};
-use crate::job::DedupIgnore;
 use crate::plan::{Dir, Kind, Listing};
 use crate::report::Outcome;
 use crate::sys::beneath;
-use crate::sys::metadata::{Owner, Stat, Target};
+use crate::sys::metadata::{Stat, Target};
 use crate::sys::special;
-use crate::sys::xattrs::{self, Place, Xattrs};
+use crate::sys::xattrs::{Place, Xattrs};
 
 /// What to do with an entry that is there.
 enum Kept {
@@ -199,42 +198,6 @@ fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Fail
             }
             Kind::Dir | Kind::Fifo | Kind::Socket => true,
         })
-}
-
-/// Whether an entry's metadata is what it should be, as far as it can be.
-pub(crate) fn is_up_to_date(
-    dest: &Dest,
-    stat: &Stat,
-    xattrs: &Xattrs,
-    there: &Stat,
-    have: &Xattrs,
-) -> bool {
-    is_right_for(dest, (stat, xattrs), (there, have), DedupIgnore::default())
-}
-
-/// The same, but for what may differ between names of one content.
-pub(crate) fn is_right_for(
-    dest: &Dest,
-    (stat, xattrs): (&Stat, &Xattrs),
-    (there, have): (&Stat, &Xattrs),
-    ignore: DedupIgnore,
-) -> bool {
-    let owner = Owner {
-        uid: there.uid == stat.uid,
-        gid: there.gid == stat.gid,
-    };
-    let is_user = dest.is_user();
-    let counts = |name: &std::ffi::OsStr| {
-        !(xattrs::is_local(name) || is_user && xattrs::is_privileged(name))
-    };
-    let want = xattrs.iter().filter(|(name, _)| counts(name));
-    let have = have.iter().filter(|(name, _)| counts(name));
-    (owner.is_kept() || is_user || ignore.owner)
-        && (stat.kind() == Kind::Symlink
-            || ignore.mode
-            || there.permissions() == owner.permissions(stat))
-        && (ignore.time || dest.is_near_time(stat.mtime, there.mtime))
-        && (ignore.xattr || want.eq(have))
 }
 
 fn note_what_is_not_kept(spot: &Spot<'_>, stat: &Stat, there: &Stat) {

@@ -3,11 +3,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::keep::{self, Now, is_up_to_date};
+use super::keep::{self, Now};
 use super::part::Spot;
 use super::run::Run;
 use super::write::Near;
 use crate::dedup::join::{self, Bytes};
+use crate::dest::compare::is_up_to_date;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Kind, Listing};
 use crate::report::Outcome;
