@@ -72,10 +72,11 @@ fn random_runs_keep_the_destination_level() {
             let ran = Haul::new().args(&args).copy(src.root(), &dst).run();
             let what = format!("HAUL_SEED={seed} round {round}: {args:?}");
             assert_eq!(ran.code, 0, "{what}: {}", ran.words());
-            let joined = args.contains(&"--dedup") || args.contains(&"--delta");
+            // Shared extents and inodes bring the holes of another file of that content, and XFS
+            // rounds those of a reflink; holes have tests of their own.
             let leave = Leave {
                 links: args.contains(&"--dedup") || had,
-                holes: joined,
+                holes: true,
                 ..NOTHING
             };
             let lines = Snapshot::of(src.root()).differences(&Snapshot::of(&dst), leave);
