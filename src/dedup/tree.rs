@@ -431,7 +431,9 @@ impl Tree<'_> {
                 Some(true) => {}
             }
         }
-        if is_shared_already {
+        // Content inside an inode (btrfs) has no place to be shared.
+        let is_shared_now = self.dry_run || is_at_one_place(&from, &to);
+        if is_shared_already || !is_shared_now {
             return Ok(true);
         }
         counters.dedup_reflinked.fetch_add(1, Relaxed);
