@@ -24,7 +24,7 @@ use crate::job::Backup;
 use crate::plan::Kind;
 use crate::sys::beneath::{self, Root};
 use crate::sys::metadata::{Stat, Target};
-use crate::work::part::temporary_name;
+use crate::work::spot::temporary_name;
 
 /// Where old files go.
 #[derive(Debug)]

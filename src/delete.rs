@@ -17,8 +17,8 @@ use crate::job::Options;
 use crate::plan::{Action, Kind, Plan, There};
 use crate::report::{Note, Outcome};
 use crate::sys::metadata::Stat;
-use crate::work::part::Spot;
 use crate::work::run::{Run, lock};
+use crate::work::spot::Spot;
 
 mod find;
 mod keeps;

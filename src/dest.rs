@@ -145,7 +145,9 @@ impl Dest {
 
     /// Whether size and mtime say that the content is the same.
     pub(crate) fn is_same_content_by_stat(&self, source: &Stat, there: &Stat) -> bool {
-        source.size == there.size && self.is_near_time(source.mtime, there.mtime)
+        source.size == there.size
+            && self.is_near_time(source.mtime, there.mtime)
+            && !there.is_unfinished(source)
     }
 
     /// Whether two times are equal as far as it matters (`--modify-window`).

@@ -19,9 +19,9 @@ use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::Place;
 use crate::verify::file as check;
-use crate::work::part::Spot;
 use crate::work::read;
 use crate::work::run::{Follower, Leader, Run, lock};
+use crate::work::spot::Spot;
 use crate::work::write::{Near, make_special};
 
 /// Gives every inode its further names.

@@ -150,6 +150,9 @@ pub struct Options {
     pub delta: bool,
     /// With `delta`, write into the file that is there.
     pub inplace: bool,
+    /// Bytes between two checkpoints of a large file; by default 128 MiB, and
+    /// one second. Files of two and more of these can be gone on with.
+    pub checkpoint: Option<u64>,
 }
 
 /// How what is replaced or removed is kept.
@@ -322,6 +325,9 @@ fn streamed(
 /// Links, directories, and the proof.
 fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> Report {
     run.counters.enter("finish");
+    for failure in run.saver.finish() {
+        run.failed(failure);
+    }
     if let Some(table) = run.twins() {
         dedup::rest::join_kept(run, table);
     }

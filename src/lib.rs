@@ -26,8 +26,10 @@
 //!   linked + skipped + failed. Whatever is not exact is a [`Failure`] with path, step and
 //!   the kernel's error; one failure never stops the others.
 //! - An existing inode is never written to, but where `inplace` asks for it and
-//!   it has no other name. A new name is made exclusively and
-//!   private, and gets its mode and mtime when it is complete.
+//!   it has no other name. A new name is made exclusively, private and marked
+//!   as unfinished (mode 01600); its mtime and mode come when it is complete, the
+//!   mode last. A later run takes nothing that bears the mark for finished or
+//!   newer; of a large file it goes on from what it can prove to be there.
 //! - No symlink is followed below a source's or the destination's root.
 //! - A file is copied as it was at one moment: if it changes while it is read it
 //!   is read again, and named if it will not hold still.

@@ -20,8 +20,8 @@ use crate::plan::choose::Choices;
 use crate::report::Outcome;
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
-use crate::work::part::Spot;
 use crate::work::run::{Copied, Run, lock};
+use crate::work::spot::Spot;
 use medium::Found;
 
 /// Reads every copied file back from the medium. They must have been flushed.

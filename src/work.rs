@@ -6,6 +6,7 @@
 //! writing, verifying and counting.
 
 pub(crate) mod budget;
+pub(crate) mod checkpoint;
 pub(crate) mod delta;
 pub(crate) mod dress;
 pub(crate) mod keep;
@@ -15,6 +16,7 @@ pub(crate) mod part;
 pub(crate) mod read;
 pub(crate) mod refer;
 pub(crate) mod run;
+pub(crate) mod spot;
 pub(crate) mod stream;
 pub(crate) mod write;
 

@@ -295,7 +295,11 @@ fn new_names_are_created_exclusively_and_private() {
         }
         created += 1;
         assert!(call.args.contains("O_EXCL"), "not exclusive: {}", call.args);
-        assert!(call.args.contains("0600"), "not private: {}", call.args);
+        assert!(
+            call.args.contains("01600"),
+            "not private, or not marked: {}",
+            call.args
+        );
         assert!(!call.args.contains("O_TRUNC"), "truncates: {}", call.args);
     }
     let nameless = calls

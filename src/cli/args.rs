@@ -204,6 +204,7 @@ impl typed::Second {
             link_dest: self.link_dest,
             delta: self.delta,
             inplace: self.inplace,
+            checkpoint: self.checkpoint,
             ..others
         }
     }

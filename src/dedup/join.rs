@@ -20,8 +20,9 @@ use crate::sys::metadata::Stat;
 use crate::sys::transfer::{self, Shared};
 use crate::sys::xattrs::{Place, Xattrs};
 use crate::verify::file as check;
-use crate::work::part::{Part, Spot};
+use crate::work::part::Part;
 use crate::work::run::{Copied, lock};
+use crate::work::spot::Spot;
 
 /// The content that is to be stored: in memory, or in a file of the
 /// destination.

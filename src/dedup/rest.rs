@@ -16,8 +16,8 @@ use crate::sys::beneath;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Xattrs;
 use crate::verify::digest::read_digest;
-use crate::work::part::Spot;
 use crate::work::run::{Run, lock};
+use crate::work::spot::Spot;
 
 /// A file that was there, and is as it should be.
 #[derive(Debug)]

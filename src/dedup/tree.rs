@@ -28,8 +28,8 @@ use crate::sys::xattrs::{Place, Xattrs};
 use crate::sys::{fiemap, mounts, transfer};
 use crate::verify::digest::read_digest;
 use crate::verify::medium;
-use crate::work::part::Spot;
 use crate::work::run::{Run, lock};
+use crate::work::spot::Spot;
 
 /// Joins the duplicates in the tree `path`; with `dry_run`, only counts them.
 ///

@@ -176,6 +176,10 @@ impl Dest {
         let name_there = open.dir.dest_name(name);
         let both_files = stat.kind() == Kind::File && there.kind() == Kind::File;
         let is_newer = there.mtime.is_after(self.modify_window, stat.mtime);
+        // What a killed run has left is nobody's newer file.
+        if both_files && there.is_unfinished(stat) {
+            return Action::Copy;
+        }
         if self.rules.ignore_existing || (self.rules.update && both_files && is_newer) {
             return Action::Skip;
         }

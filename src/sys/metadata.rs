@@ -1,6 +1,6 @@
 //! Metadata of an entry: asked once, kept in a small struct, and set in the
 //! only order that works: owner (which clears setuid bits and capabilities),
-//! extended attributes, mode, and times last.
+//! extended attributes, times, and mode last.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -50,6 +50,11 @@ impl Time {
         TimeSpec::new(self.s, i64::from(self.ns))
     }
 }
+
+/// The sticky bit. On Linux it means nothing on a regular file, so it is the
+/// mark of one that is not finished: part of the mode that a file is created
+/// with, at no cost, and gone with the last thing that is set.
+pub(crate) const UNFINISHED: u32 = 0o1000;
 
 /// What stat(2) says of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +115,17 @@ impl Stat {
     /// Permission bits with setuid, setgid and sticky.
     pub fn permissions(&self) -> u32 {
         self.mode & 0o7777
+    }
+
+    /// Whether it is a file that a run has left unfinished, where the file it
+    /// should be is `source`.
+    pub(crate) fn is_unfinished(&self, source: &Stat) -> bool {
+        self.kind() == Kind::File && self.mode & UNFINISHED != 0 && source.mode & UNFINISHED == 0
+    }
+
+    /// Whether it is as a file is created here, before it gets its own mode.
+    pub(crate) fn is_part(&self) -> bool {
+        self.kind() == Kind::File && self.permissions() == 0o600 | UNFINISHED
     }
 
     /// Whether both are one and the same inode.

@@ -56,7 +56,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn get(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    /// One attribute, if it is there.
+    pub(crate) fn get(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         match self {
             Place::Open(file) => file.get_xattr(name),
             Place::Path(path) => xattr::get(path, name),

@@ -122,6 +122,39 @@ pub(crate) fn digest_of_ranges(
     Ok(hasher.digest128())
 }
 
+/// Goes on with such a digest: takes in the data of a file within `span`, which
+/// begins where the digest ends. Both ends must be ends of data that was
+/// written; `false` where they are not, or where `go_on` says so.
+pub(crate) fn hash_prefix(
+    hasher: &mut Xxh3,
+    file: &File,
+    ranges: &[Range<u64>],
+    span: Range<u64>,
+    go_on: impl Fn() -> bool,
+) -> io::Result<bool> {
+    let mut at = span.start;
+    let mut stopped = false;
+    let within = |range: &&Range<u64>| range.end > span.start && range.start < span.end;
+    for range in ranges.iter().filter(within) {
+        let start = range.start.max(span.start);
+        hash_gap(hasher, at, start);
+        at = range.end.min(span.end);
+        for_pieces(file, start..at, &mut Vec::new(), |piece| {
+            stopped |= !go_on();
+            if stopped {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            hasher.update(piece);
+            Ok(())
+        })
+        .or_else(|e| if stopped { Ok(()) } else { Err(e) })?;
+        if stopped {
+            return Ok(false);
+        }
+    }
+    Ok(at == span.end)
+}
+
 /// Marks a gap by where the next data begins. No gap, no mark: of a file
 /// without holes the digest is that of its bytes.
 pub(crate) fn hash_gap(hasher: &mut Xxh3, from: u64, to: u64) {

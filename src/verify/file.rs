@@ -12,10 +12,10 @@ use crate::error::{During, Failure, Op};
 use crate::plan::{Kind, LARGE_BYTES};
 use crate::sys::metadata::{Owner, Stat};
 use crate::sys::xattrs::{self, Place, Xattrs};
-use crate::sys::{beneath, transfer};
+use crate::sys::{advise, beneath, transfer};
 use crate::verify::digest::{content_digest, digest_of_copy};
-use crate::work::part::Spot;
 use crate::work::run::Run;
+use crate::work::spot::Spot;
 
 /// What must be found.
 pub(crate) struct Expect<'a> {
@@ -220,7 +220,15 @@ fn compare_holes(
     have: &Stat,
     failures: &mut Vec<Failure>,
 ) {
-    match transfer::data_ranges(file, have.size).map(|found| filled(ranges, &found, have)) {
+    let look = || transfer::data_ranges(file, have.size).map(|found| filled(ranges, &found, have));
+    // What XFS reserves for copy-on-write counts as data while it is in the
+    // cache, of which it is out when nothing is left to be written.
+    let again = || {
+        file.sync_data()?;
+        advise::drop_cached(file, 0, 0);
+        look()
+    };
+    match look().and_then(|bytes| if bytes > 0 { again() } else { Ok(0) }) {
         Ok(0) => {}
         Ok(bytes) => {
             let why = format!("{bytes} bytes of holes became data");

@@ -15,14 +15,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::errno::Errno;
 
-use super::part::{Part, Spot};
+use super::checkpoint;
+use super::part::Part;
+use super::spot::Spot;
 use crate::error::{During, Failure, Op};
 use crate::plan::{Kind, LARGE_BYTES};
 use crate::sys::beneath;
-use crate::sys::metadata::{Stat, Target, Time};
+use crate::sys::metadata::{Stat, Target, Time, UNFINISHED};
 use crate::sys::transfer::{self, Shared};
 
 /// What is compared at a time: a disk's smallest sector.
@@ -71,11 +72,13 @@ pub(crate) fn begin(
     ranges: &[Range<u64>],
 ) -> Result<(Part, Option<Delta>), Failure> {
     let options = spot.run.options;
-    let older = options.delta.then(|| older(spot, stat)).flatten();
-    let part = spot.create(stat)?;
-    let Some((old, there)) = older.filter(|_| !part.is_named()) else {
-        return Ok((part, None));
+    let Some((old, there)) = options.delta.then(|| older(spot, stat)).flatten() else {
+        return Ok((checkpoint::create(spot, stat)?, None));
     };
+    let part = spot.create(stat)?;
+    if part.is_named() {
+        return Ok((part, None));
+    }
     let old_data = transfer::data_ranges(&old, there.size).during(Op::Read, &spot.path())?;
     let delta = |old, way| Delta {
         old,
@@ -85,36 +88,43 @@ pub(crate) fn begin(
         literal_bytes: AtomicU64::new(0),
         matched_bytes: AtomicU64::new(0),
     };
-    let began = match transfer::share(&old, &part.file) {
-        Ok(Shared::Yes) => shape(&part.file, stat, ranges).map(|()| (part, Way::Clone)),
-        // A backup would be one more name of what is written to.
-        Ok(_) if options.inplace && there.links == 1 && options.backup.is_none() => {
-            part.discard(spot)?;
-            in_place(spot, &there, stat, ranges).map(|part| (part, Way::InPlace))
-        }
-        Ok(_) => Ok((part, Way::Whole)),
-        Err(e) => {
-            part.discard(spot)?;
-            Err(e)
-        }
-    };
-    let (part, way) = began.during(Op::Write, &spot.path())?;
-    Ok((part, Some(delta(old, way))))
+    let step = |e| Failure::new(Op::Write, spot.path(), e);
+    if transfer::share(&old, &part.file).map_err(step)? == Shared::Yes {
+        shape(&part.file, stat, ranges).map_err(step)?;
+        return Ok((part, Some(delta(old, Way::Clone))));
+    }
+    part.discard(spot)?;
+    // A backup would be one more name of what is written to.
+    let may_write_into = options.inplace && options.backup.is_none();
+    if may_write_into && let Some(part) = in_place(spot, &there).map_err(step)? {
+        shape(&part.file, stat, ranges).map_err(step)?;
+        return Ok((part, Some(delta(old, Way::InPlace))));
+    }
+    let part = checkpoint::create(spot, stat)?;
+    Ok((part, Some(delta(old, Way::Whole))))
 }
 
-/// Opens the old file itself. From its first change on it is private, and its
-/// mtime is that of no source, so that nobody takes it for finished.
-fn in_place(spot: &Spot<'_>, there: &Stat, stat: &Stat, ranges: &[Range<u64>]) -> io::Result<Part> {
-    let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let file = File::from(openat(spot.fd, spot.name, flags, Mode::empty())?);
-    if !Stat::of(&file)?.is_same_inode(there) {
-        return Err(io::Error::other("it was replaced meanwhile"));
+/// Opens the old file itself; `None` where it may not be written to. From now
+/// on it is private, its mtime is that of no source, and it is marked, so that
+/// nobody takes it for finished.
+fn in_place(spot: &Spot<'_>, there: &Stat) -> io::Result<Option<Part>> {
+    let Ok(file) = spot.open_to_write(spot.name) else {
+        return Ok(None);
+    };
+    let now = Stat::of(&file)?;
+    if !now.is_same_inode(there) || now.links != 1 {
+        return Ok(None);
     }
-    let target = Target::Open(&file);
-    target.set_permissions(0o600)?;
+    let target: Target<'_, File> = Target::Open(&file);
+    match target.set_permissions(0o600 | UNFINISHED) {
+        // Of a stranger's file, which one may write to, the mode stays.
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(None),
+        other => other?,
+    }
     target.set_times(there.atime, Time::now())?;
-    shape(&file, stat, ranges)?;
-    Ok(Part::in_place(file))
+    // On the medium before any change is.
+    file.sync_all()?;
+    Ok(Some(Part::in_place(file)))
 }
 
 /// Gives the old content the new size and the source's holes.

@@ -5,26 +5,35 @@ use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
-use super::part::Spot;
+use super::spot::Spot;
 use crate::error::Failure;
 use crate::error::Op;
 use crate::plan::Kind;
-use crate::sys::metadata::{Owner, Stat, Target, Time};
+use crate::sys::metadata::{Owner, Stat, Target, Time, UNFINISHED};
 use crate::sys::xattrs::{self, Place, Xattrs};
 
 impl Spot<'_> {
-    /// Takes the source's mtime from a copy that is known to be wrong, so that
-    /// no later run takes it for finished.
+    /// Takes the source's mtime from a copy that is known to be wrong, and
+    /// marks it, so that no later run takes it for finished.
     pub(crate) fn disown(&self, stat: &Stat, failures: &mut Vec<Failure>) {
         let target = Target::Name(self.fd, self.name);
-        if let Err(e) = target.set_times(stat.atime, Time::now()) {
+        let disown = || {
+            target.set_times(stat.atime, Time::now())?;
+            if stat.kind() == Kind::File {
+                let mode = target.stat()?.permissions();
+                target.set_permissions(mode | UNFINISHED)?;
+            }
+            Ok(())
+        };
+        if let Err(e) = disown() {
             failures.push(Failure::new(Op::SetMetadata, self.path(), e));
         }
     }
 
     /// Gives metadata to what is complete, in the only order that works: the
     /// owner first, since changing it clears setuid bits and capabilities;
-    /// then attributes, mode, and times last.
+    /// then attributes, times, and last the mode: with it goes the mark of
+    /// what is unfinished.
     ///
     /// `clean`: there are surely no attributes yet that would have to go. What
     /// cannot be set is told and does not keep the rest from being set.
@@ -63,12 +72,12 @@ impl Spot<'_> {
             }
             failures.extend(self.set_xattrs(place, xattrs, clean));
         }
+        if let Err(e) = target.set_times(stat.atime, stat.mtime) {
+            failures.push(step(e));
+        }
         if stat.kind() != Kind::Symlink
             && let Err(e) = target.set_permissions(owner.permissions(stat))
         {
-            failures.push(step(e));
-        }
-        if let Err(e) = target.set_times(stat.atime, stat.mtime) {
             failures.push(step(e));
         }
         Ok(failures)

@@ -6,8 +6,8 @@
 
 use std::os::fd::AsFd;
 
-use super::part::Spot;
 use super::run::Run;
+use super::spot::Spot;
 use super::write::Near;
 use crate::dedup::join::{self, Bytes};
 use crate::dest::compare::is_up_to_date;
@@ -126,7 +126,7 @@ fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
         return Err(Failure::because(
             Op::Create,
             spot.path(),
-            super::part::TAKEN,
+            super::spot::TAKEN,
         ));
     }
     let place = Place::name(spot.fd, spot.name);

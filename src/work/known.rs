@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::part::Spot;
 use super::run::Run;
+use super::spot::Spot;
 use crate::cache::Cache;
 use crate::plan::Dir;
 use crate::sys::metadata::Stat;

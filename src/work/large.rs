@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -13,20 +14,19 @@ use std::sync::{Arc, Condvar, Mutex};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::budget::Budget;
+use super::checkpoint::{self, Adopted, Checkpoints};
 use super::delta::{self, Delta};
-use super::part::{Part, Spot};
+use super::part::Part;
 use super::run::{Run, lock};
-use super::write::{after_writing, has_arrived, settle};
-use crate::dedup::Table;
-use crate::dedup::join::{self, Asked, Bytes, Under, Wanted};
+use super::spot::Spot;
 use crate::error::{During, Failure, Op};
 use crate::plan::Dir;
-use crate::report::Outcome;
 use crate::sys::metadata::Stat;
 use crate::sys::transfer;
 use crate::sys::xattrs::Xattrs;
 use crate::verify::digest::hash_gap;
-use crate::verify::file as check;
+
+mod end;
 
 /// A large file on its way.
 #[derive(Debug)]
@@ -41,6 +41,10 @@ pub(crate) struct Large {
     part: Part,
     /// An older state of it, of which not all has to be written again.
     delta: Option<Delta>,
+    /// Of a file that a later run could go on with.
+    checkpoints: Option<Checkpoints>,
+    /// What an earlier run left is before this; to be read is the rest.
+    pub(crate) from: u64,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -104,59 +108,90 @@ pub(crate) struct Chunk {
     verdict: Option<Verdict>,
 }
 
+/// What is to be written.
+pub(crate) struct Source {
+    pub(crate) stat: Stat,
+    pub(crate) xattrs: Xattrs,
+    /// The ranges that are data; the rest are holes.
+    pub(crate) ranges: Vec<Range<u64>>,
+}
+
+/// How it will be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mode {
+    /// What an earlier run left may be gone on with.
+    pub(crate) may_resume: bool,
+    /// The bytes come as pieces, not by the kernel.
+    pub(crate) is_seen: bool,
+}
+
+/// What a file is begun with.
+struct Begun {
+    part: Part,
+    delta: Option<Delta>,
+    adopted: Option<(u64, Box<Xxh3>)>,
+    checkpoints: Option<Checkpoints>,
+}
+
 impl Large {
     /// Makes the file at the destination.
     pub(crate) fn begin(
         run: &Run<'_>,
         dir: &Arc<Dir>,
         name: &[u8],
-        stat: Stat,
-        xattrs: Xattrs,
-        ranges: Vec<Range<u64>>,
+        source: Source,
+        mode: Mode,
     ) -> Result<Large, Failure> {
         let fd = run.dest.dir_for(dir, name)?;
-        let (part, delta) = {
-            let spot = Spot {
-                run,
-                dir: dir.clone(),
-                fd: &fd,
-                name: dir.dest_name(name),
-            };
-            let (part, delta) = delta::begin(&spot, &stat, &ranges)?;
-            // With holes the size comes first: XFS reserves room behind what it
-            // takes for the end of a growing file, and the holes would get it.
-            let prepare = || {
-                if is_sparse(&ranges, stat.size) {
-                    part.file.set_len(stat.size)?;
-                }
-                let mut ranges = ranges.iter();
-                ranges.try_for_each(|range| transfer::reserve(&part.file, range).map(drop))
-            };
-            let is_whole = delta.as_ref().is_none_or(Delta::is_whole);
-            let prepared = if is_whole { prepare() } else { Ok(()) };
-            if let Err(failure) = prepared.during(Op::Write, &spot.path()) {
-                part.discard(&spot)?;
-                return Err(failure);
-            }
-            (part, delta)
+        let spot = Spot {
+            run,
+            dir: dir.clone(),
+            fd: &fd,
+            name: dir.dest_name(name),
         };
-        let hasher = run.needs_digests().then(|| Box::new(Xxh3::new()));
+        let begun = begin(&spot, &source, mode.may_resume)?;
+        let is_hashed = run.needs_digests() || begun.checkpoints.is_some() && mode.is_seen;
+        let (from, hasher) = match begun.adopted {
+            Some((from, hasher)) => (from, Some(hasher)),
+            None => (0, is_hashed.then(|| Box::new(Xxh3::new()))),
+        };
         let state = State {
-            hasher,
+            hasher: hasher.filter(|_| is_hashed),
+            hashed_to: from,
+            handed_to: from,
             ..State::default()
         };
         Ok(Large {
             dir: dir.clone(),
             name: name.into(),
-            stat,
-            xattrs,
-            ranges,
+            stat: source.stat,
+            xattrs: source.xattrs,
+            ranges: source.ranges,
             fd,
-            part,
-            delta,
+            part: begun.part,
+            delta: begun.delta,
+            checkpoints: begun.checkpoints,
+            from,
             state: Mutex::new(state),
             ended: Condvar::new(),
         })
+    }
+
+    /// Notes that everything before an offset is written, where the bytes come
+    /// by the kernel.
+    pub(crate) fn reached(&self, run: &Run<'_>, offset: u64) {
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.reached(run, offset, None);
+        }
+    }
+
+    /// Writes a piece; the bytes that had to be written.
+    fn put(&self, bytes: &[u8], offset: u64) -> io::Result<u64> {
+        if let Some(delta) = &self.delta {
+            return delta.write(&self.part.file, bytes, offset);
+        }
+        self.part.file.write_all_at(bytes, offset)?;
+        Ok(bytes.len() as u64)
     }
 
     /// The file being written, for copies inside the kernel.
@@ -227,6 +262,47 @@ impl Large {
     }
 }
 
+/// Begins a file: with what an earlier run left of it, with an older state of
+/// it, or empty.
+fn begin(spot: &Spot<'_>, source: &Source, may_resume: bool) -> Result<Begun, Failure> {
+    let Source { stat, ranges, .. } = source;
+    let adopted = match may_resume {
+        true => checkpoint::adopt(spot, stat, ranges)?,
+        false => None,
+    };
+    let (part, delta, adopted) = match adopted {
+        Some(Adopted {
+            part,
+            offset,
+            hasher,
+        }) => (part, None, Some((offset, hasher))),
+        None => {
+            let (part, delta) = delta::begin(spot, stat, ranges)?;
+            (part, delta, None)
+        }
+    };
+    let is_whole = delta.as_ref().is_none_or(Delta::is_whole);
+    let prepared = match is_whole {
+        true => make_room(&part.file, ranges, stat.size),
+        false => Ok(()),
+    };
+    if let Err(failure) = prepared.during(Op::Write, &spot.path()) {
+        part.discard(spot)?;
+        return Err(failure);
+    }
+    let there = adopted.as_ref().map(|(at, hasher)| (*at, &**hasher));
+    let checkpoints = match is_whole {
+        true => Checkpoints::start(spot, &part, stat, ranges, there),
+        false => None,
+    };
+    Ok(Begun {
+        part,
+        delta,
+        adopted,
+        checkpoints,
+    })
+}
+
 /// Writes a piece; whoever does the last one finishes the file.
 pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     let Chunk {
@@ -236,13 +312,10 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         bytes,
         verdict,
     } = chunk;
-    let written = match &large.delta {
-        _ if bytes.is_empty() || large.has_failed() => Ok(0),
-        Some(delta) => delta.write(&large.part.file, &bytes, offset),
-        None => {
-            let written = large.part.file.write_all_at(&bytes, offset);
-            written.map(|()| bytes.len() as u64)
-        }
+    let written = if bytes.is_empty() || large.has_failed() {
+        Ok(0)
+    } else {
+        large.put(&bytes, offset)
     };
     let written = written.map(|written| {
         run.counters.written_bytes.fetch_add(written, Relaxed);
@@ -250,7 +323,12 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     let mut state = lock(&large.state);
     match written.during(Op::Write, &large.spot(run).path()) {
         Ok(()) if bytes.is_empty() => {}
-        Ok(()) => hash(&mut state, budget, after, (offset, bytes)),
+        Ok(()) => {
+            hash(&mut state, budget, after, (offset, bytes));
+            if let (Some(checkpoints), Some(hasher)) = (&large.checkpoints, &state.hasher) {
+                checkpoints.reached(run, state.hashed_to, Some(hasher));
+            }
+        }
         Err(failure) => {
             budget.give(bytes);
             state.failure.get_or_insert(failure);
@@ -270,7 +348,7 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         budget.give(bytes);
     }
     drop(state);
-    let over = finish(run, &large, ended, digest);
+    let over = end::end(run, &large, ended, digest);
     lock(&large.state).is_over = Some(over);
     large.ended.notify_all();
 }
@@ -290,128 +368,18 @@ fn hash(state: &mut State, budget: &Budget, after: u64, piece: (u64, Vec<u8>)) {
     }
 }
 
-/// Ends a file as its reader judged it, unless writing it failed.
-fn finish(
-    run: &Run<'_>,
-    large: &Large,
-    ended: (Option<Verdict>, Option<Failure>),
-    digest: Option<u128>,
-) -> Over {
-    let spot = large.spot(run);
-    let discard = || large.part.discard(&spot);
-    let written = match ended {
-        (_, Some(failure)) | (Some(Verdict::Failed(failure)), None) => discard().and(Err(failure)),
-        (Some(Verdict::Whole), None) => complete(&spot, large, digest),
-        (Some(Verdict::Prefix(flaw)), None) => {
-            complete(&spot, large, digest).map(|(outcome, mut failures)| {
-                failures.push(flaw);
-                (outcome, failures)
-            })
-        }
-        (Some(Verdict::Again(_)), None) => match discard() {
-            Ok(()) => return Over::Again,
-            Err(failure) => Err(failure),
-        },
-        (Some(Verdict::NotReached) | None, None) => match discard() {
-            Ok(()) => {
-                run.not_reached(&large.dir, &large.name);
-                return Over::Counted;
-            }
-            Err(failure) => Err(failure),
-        },
-    };
-    settle(run, &large.dir, &large.name, &large.stat, written, None);
-    Over::Counted
+/// Gives a new file its room.
+fn make_room(file: &File, ranges: &[Range<u64>], size: u64) -> io::Result<()> {
+    // With holes the size comes first: XFS reserves room behind what it takes
+    // for the end of a growing file, and the holes would get it.
+    if is_sparse(ranges, size) {
+        file.set_len(size)?;
+    }
+    ranges
+        .iter()
+        .try_for_each(|range| transfer::reserve(file, range).map(drop))
 }
 
 fn is_sparse(ranges: &[Range<u64>], size: u64) -> bool {
     ranges.iter().map(|r| r.end - r.start).sum::<u64>() < size
-}
-
-fn complete(
-    spot: &Spot<'_>,
-    large: &Large,
-    digest: Option<u128>,
-) -> Result<(Outcome, Vec<Failure>), Failure> {
-    // The digest of a file with holes counts them: it finds no twins. `rest`
-    // looks for those at the end.
-    let plain = digest.filter(|_| !is_sparse(&large.ranges, large.stat.size));
-    if let Some(digest) = plain {
-        spot.run.learn_source(&spot.dir, &large.stat, digest);
-    }
-    let (Some(table), Some(digest)) = (spot.run.twins(), plain) else {
-        let completed = publish(spot, large, digest, false);
-        if let (Some(table), true) = (spot.run.twins(), has_arrived(&completed)) {
-            let there = Stat::of(&large.part.file).during(Op::Stat, &spot.path())?;
-            table.keep(spot, &large.stat, &large.xattrs, there.ino, None);
-        }
-        return completed;
-    };
-    let wanted = Wanted {
-        bytes: Bytes::File(&large.part.file, large.stat.size),
-        digest,
-        stat: &large.stat,
-        xattrs: &large.xattrs,
-        saves: true,
-    };
-    match join::ask(spot, table, &wanted, Under::Part(&large.part)) {
-        Ok(Asked::Joined(outcome, failures)) => Ok((outcome, failures)),
-        Ok(Asked::Write(ticket, lender)) => {
-            let completed = share(spot, table, large, lender.as_ref())
-                .and_then(|is_shared| publish(spot, large, Some(digest), is_shared));
-            ticket.settle(table, spot, has_arrived(&completed));
-            completed
-        }
-        Err(failure) => {
-            large.part.discard(spot)?;
-            Err(failure)
-        }
-    }
-}
-
-/// Exchanges what was written for the extents of a file with the same bytes.
-fn share(
-    spot: &Spot<'_>,
-    table: &Table,
-    large: &Large,
-    lender: Option<&File>,
-) -> Result<bool, Failure> {
-    let Some(lender) = lender else {
-        return Ok(false);
-    };
-    let part = &large.part.file;
-    let shared = Stat::of(part).and_then(|stat| {
-        let shared = join::share(table, lender, part)?;
-        if shared {
-            join::count_shared(spot, 0, stat.allocated);
-        }
-        Ok(shared)
-    });
-    shared.during(Op::Write, &spot.path()).or_else(|failure| {
-        large.part.discard(spot)?;
-        Err(failure)
-    })
-}
-
-fn publish(
-    spot: &Spot<'_>,
-    large: &Large,
-    digest: Option<u128>,
-    is_shared: bool,
-) -> Result<(Outcome, Vec<Failure>), Failure> {
-    let size = large.stat.size;
-    let is_sparse = is_sparse(&large.ranges, size) && !is_shared;
-    let failures = large.part.finish(spot, &large.stat, &large.xattrs)?;
-    let expect = check::Expect {
-        stat: &large.stat,
-        xattrs: &large.xattrs,
-        size,
-        digest,
-        ranges: is_sparse.then_some(&large.ranges),
-        file: Some(&large.part.file),
-    };
-    if let Some(delta) = &large.delta {
-        delta.count(spot);
-    }
-    after_writing(spot, &expect, failures, &mut Vec::new())
 }

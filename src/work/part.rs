@@ -1,39 +1,25 @@
 //! A file of the destination while it is being written.
 //!
-//! A new name is created exclusively and private; its mode and mtime come when
-//! it is complete, so that a killed run leaves nothing that a later one takes
-//! for finished. An existing name keeps its old content until the new file,
-//! which has no name until then (O_TMPFILE), is renamed over it: never is an
-//! existing inode written to, for other names may share it.
+//! A new name is created exclusively, private, and marked as unfinished; its
+//! mtime and mode come when it is complete, so that a killed run leaves nothing
+//! that a later one takes for finished, or for newer. An existing name keeps its
+//! old content until the new file, which has no name until then (O_TMPFILE), is
+//! renamed over it: never is an existing inode written to, for other names may
+//! share it.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::run::Run;
-use crate::delete;
-use crate::dest::made;
+use super::spot::{Spot, temporary_name};
 use crate::error::{During, Failure, Op};
-use crate::plan::{Dir, Kind};
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::special;
 use crate::sys::xattrs::{Place, Xattrs};
-
-/// A name in an opened directory of the destination.
-pub(crate) struct Spot<'a> {
-    pub(crate) run: &'a Run<'a>,
-    pub(crate) dir: Arc<Dir>,
-    pub(crate) fd: &'a OwnedFd,
-    pub(crate) name: &'a [u8],
-}
 
 /// How a part gets its name.
 #[derive(Debug)]
@@ -55,161 +41,49 @@ pub(crate) struct Part {
     naming: Naming,
 }
 
-static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
-
-/// A name of our own, short whatever the file's name, in a directory where it
-/// is created exclusively: a file that happens to be called so is never taken
-/// for ours.
-pub(crate) fn temporary_name() -> String {
-    format!(
-        ".haul-{}-{}",
-        std::process::id(),
-        TEMPORARIES.fetch_add(1, Relaxed)
-    )
-}
-
 impl Spot<'_> {
-    pub(crate) fn path(&self) -> PathBuf {
-        self.dir.dest_path_of(&self.run.dest.path, self.name)
-    }
-
-    fn is_fresh(&self) -> bool {
-        made(&self.dir).is_some_and(|made| made.fresh)
-    }
-
-    /// Whether what is made here may have got attributes from its directory.
-    fn hands_down_acl(&self) -> bool {
-        made(&self.dir).is_some_and(|made| made.hands_down_acl)
-    }
-
-    /// Looks at what may be replaced by an entry like `stat`; tells what must
-    /// not be: a directory, the source itself, another entry of this tree.
-    pub(crate) fn replaceable(&self, stat: &Stat) -> Result<Option<Stat>, Failure> {
-        let there = match Stat::at(self.fd, self.name) {
-            Ok(there) => there,
-            Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => return Ok(None),
-            Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
-        };
-        let refuse = |why: &str| Err(Failure::because(Op::Create, self.path(), why));
-        if there.kind() == Kind::Dir {
-            if self.may_clear() && delete::clear(self)? {
-                return Ok(None);
-            }
-            return Err(Failure::new(Op::Create, self.path(), Errno::EISDIR.into()));
-        }
-        // Another name of the source's inode may be replaced: the source keeps
-        // its own.
-        if there.is_same_inode(stat) && self.is_source_itself()? {
-            return refuse("it is the source itself: the same file");
-        }
-        if self.is_fresh() || self.is_taken(&there) {
-            return refuse(TAKEN);
-        }
-        Ok(Some(there))
-    }
-
-    /// Whether a directory that is here already may be one that no source has.
-    fn may_clear(&self) -> bool {
-        let made = made(&self.dir);
-        self.run.options.delete && made.is_some_and(|made| !made.fresh && made.taken.is_none())
-    }
-
-    /// Keeps what is here already, and is about to be replaced, as a backup.
-    fn back_up(&self) -> Result<(), Failure> {
-        let Some(backups) = &self.run.dest.backups else {
-            return Ok(());
-        };
-        let dest = &self.run.dest.root;
-        let beside = backups.name_beside(self.name);
-        let is_entry = |name: &Vec<u8>| {
-            let there = || Stat::at(self.fd, name).ok();
-            self.dir.has_name(name) || self.meets() && there().is_some_and(|t| self.has(&t, name))
-        };
-        if beside.as_ref().is_some_and(is_entry) {
-            let why = "the source has an entry with the name of its backup";
-            return Err(Failure::because(Op::Rename, self.path(), why));
-        }
-        backups
-            .keep(dest, self.fd, &self.dir.relative_dest(), self.name)
-            .map(|_| ())
-            .during(Op::Rename, &self.path())
-            .map_err(|failure| failure.detail("to its backup"))
-    }
-
-    fn is_source_itself(&self) -> Result<bool, Failure> {
-        let here = Stat::of(self.fd).during(Op::Create, &self.path())?;
-        Ok(here.is_same_inode(&self.dir.stat))
-    }
-
-    fn is_taken(&self, there: &Stat) -> bool {
-        self.has(there, self.name)
-    }
-
-    /// Whether an inode is another entry's under a name.
-    fn has(&self, there: &Stat, name: &[u8]) -> bool {
-        made(&self.dir)
-            .and_then(|made| made.taken.as_ref())
-            .is_some_and(|taken| taken.has(there.ino, name))
-    }
-
-    /// Whether entries of several directories may get a name here.
-    fn meets(&self) -> bool {
-        made(&self.dir).is_some_and(|made| made.taken.is_some())
-    }
-
-    /// Remembers, where two entries could get one name, that this inode is an
-    /// entry's; `false` where it is another's already.
-    pub(crate) fn claim(&self, stat: &Stat) -> bool {
-        let taken = made(&self.dir).and_then(|made| made.taken.as_ref());
-        taken.is_none_or(|taken| taken.claim(stat.ino, self.name))
-    }
-
-    /// Takes a claim back: the entry will get another inode.
-    pub(crate) fn unclaim(&self, stat: &Stat) {
-        if let Some(taken) = made(&self.dir).and_then(|made| made.taken.as_ref()) {
-            taken.unclaim(stat.ino, self.name);
-        }
-    }
-
-    /// Remembers what was just made here.
-    pub(crate) fn take(&self, stat: &Stat) {
-        self.claim(stat);
-    }
-
-    /// The same without having looked at it.
-    pub(crate) fn take_new(&self) {
-        if made(&self.dir).is_some_and(|made| made.taken.is_some())
-            && let Ok(stat) = Stat::at(self.fd, self.name)
-        {
-            self.take(&stat);
-        }
-    }
-
     /// Begins a file. A name that is there already stays as it is for now.
     pub(crate) fn create(&self, stat: &Stat) -> Result<Part, Failure> {
+        match self.create_new(stat)? {
+            Some(part) => Ok(part),
+            None => self.create_beside(),
+        }
+    }
+
+    /// The same, but where the name is taken under one that a later run finds.
+    pub(crate) fn create_findable(&self, stat: &Stat, name: String) -> Result<Part, Failure> {
+        if let Some(part) = self.create_new(stat)? {
+            return Ok(part);
+        }
+        match self.create_named(name.as_bytes()) {
+            Ok(file) => Ok(Part::temporary(file, name)),
+            // Another run's, or a stranger's.
+            Err(Errno::EEXIST) => self.create_beside(),
+            Err(errno) => Err(Failure::new(Op::Create, self.path(), errno.into())),
+        }
+    }
+
+    /// Begins a file under its own name; `None` where that is taken by what may
+    /// be replaced.
+    fn create_new(&self, stat: &Stat) -> Result<Option<Part>, Failure> {
         match self.create_named(self.name) {
-            Ok(file) => {
-                return Ok(Part {
-                    file,
-                    naming: Naming::Named,
-                });
-            }
+            Ok(file) => return Ok(Some(Part::named(file))),
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
         }
-        let there = self.replaceable(stat)?;
-        if let Some(there) = &there {
-            self.forget(there);
-        } else {
-            // It went away in between.
-            let file = self
-                .create_named(self.name)
-                .during(Op::Create, &self.path())?;
-            return Ok(Part {
-                file,
-                naming: Naming::Named,
-            });
+        if let Some(there) = self.replaceable(stat)? {
+            self.forget(&there);
+            return Ok(None);
         }
+        // It went away in between.
+        let file = self
+            .create_named(self.name)
+            .during(Op::Create, &self.path())?;
+        Ok(Some(Part::named(file)))
+    }
+
+    /// Begins a file without a name, or with one of our own.
+    fn create_beside(&self) -> Result<Part, Failure> {
         let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
         match openat(self.fd, ".", flags, PRIVATE) {
             Ok(fd) => {
@@ -224,145 +98,41 @@ impl Spot<'_> {
         loop {
             let name = temporary_name();
             match self.create_named(name.as_bytes()) {
-                Ok(file) => {
-                    return Ok(Part {
-                        file,
-                        naming: Naming::Temporary(name),
-                    });
-                }
+                Ok(file) => return Ok(Part::temporary(file, name)),
                 Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(Failure::new(Op::Create, self.path(), errno.into())),
             }
         }
     }
 
+    /// Opens a file that is there, without waiting for whatever else it is.
+    pub(crate) fn open_to_write(&self, name: &[u8]) -> nix::Result<File> {
+        let flags = OFlag::O_RDWR
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_NOCTTY
+            | OFlag::O_CLOEXEC;
+        openat(self.fd, name, flags, Mode::empty()).map(File::from)
+    }
+
     fn create_named(&self, name: &[u8]) -> nix::Result<File> {
         let flags =
             OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        openat(self.fd, name, flags, PRIVATE).map(File::from)
-    }
-
-    /// Makes something that is not a regular file by `make`, under a temporary
-    /// name where the name is taken; then gives it metadata and its name.
-    pub(crate) fn make(
-        &self,
-        stat: &Stat,
-        xattrs: &Xattrs,
-        make: impl Fn(&[u8]) -> io::Result<()>,
-    ) -> Result<Vec<Failure>, Failure> {
-        match make(self.name) {
-            Ok(()) => return self.dress_name(self.name, stat, xattrs),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
+        match openat(self.fd, name, flags, MARKED) {
+            Ok(fd) => Ok(fd.into()),
+            Err(errno @ (Errno::EEXIST | Errno::ENOENT | Errno::ENOSPC)) => Err(errno),
+            // Other systems, behind a network, may know no such mark.
+            Err(errno) => openat(self.fd, name, flags, PRIVATE)
+                .map(File::from)
+                .map_err(|_| errno),
         }
-        self.replaceable(stat)?;
-        let name = loop {
-            let name = temporary_name();
-            match make(name.as_bytes()) {
-                Ok(()) => break name,
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(Failure::new(Op::Create, self.path(), e)),
-            }
-        };
-        let dressed = self
-            .dress_name(name.as_bytes(), stat, xattrs)
-            .and_then(|failures| {
-                self.back_up()?;
-                renameat(self.fd, name.as_str(), self.fd, self.name)
-                    .during(Op::Rename, &self.path())?;
-                Ok(failures)
-            });
-        if dressed.is_err() {
-            self.remove(&name)?;
-        }
-        dressed
-    }
-
-    fn dress_name(
-        &self,
-        name: &[u8],
-        stat: &Stat,
-        xattrs: &Xattrs,
-    ) -> Result<Vec<Failure>, Failure> {
-        let place = Place::name(self.fd, name);
-        let clean = !self.hands_down_acl();
-        self.dress(&Target::Name(self.fd, name), &place, stat, xattrs, clean)
-    }
-
-    /// Makes a hard link to `leader` under this name, in place of what is
-    /// there.
-    pub(crate) fn link(&self, leader: impl AsFd, leader_name: &[u8]) -> io::Result<()> {
-        match linkat(&leader, leader_name, self.fd, self.name, AtFlags::empty()) {
-            Err(Errno::EEXIST) => {}
-            other => return Ok(other?),
-        }
-        self.back_up().map_err(|failure| failure.source)?;
-        self.relink(leader, leader_name)
-    }
-
-    /// The same over a name that this run has made.
-    pub(crate) fn relink(&self, leader: impl AsFd, leader_name: &[u8]) -> io::Result<()> {
-        loop {
-            let name = temporary_name();
-            match linkat(
-                &leader,
-                leader_name,
-                self.fd,
-                name.as_str(),
-                AtFlags::empty(),
-            ) {
-                Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok(()) => {
-                    if let Err(errno) = renameat(self.fd, name.as_str(), self.fd, self.name) {
-                        unlinkat(self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
-                        return Err(errno.into());
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Makes this name one more of an opened file's inode, in place of what is
-    /// there: `ours` if this run has made it.
-    pub(crate) fn adopt(&self, file: &File, ours: bool) -> io::Result<()> {
-        let from = special::proc_path(file);
-        let link = |name: &[u8]| {
-            let flags = AtFlags::AT_SYMLINK_FOLLOW;
-            linkat(AT_FDCWD, from.as_path(), self.fd, name, flags)
-        };
-        match link(self.name) {
-            Err(Errno::EEXIST) => {}
-            other => return Ok(other?),
-        }
-        if !ours {
-            self.back_up().map_err(|failure| failure.source)?;
-        }
-        let name = loop {
-            let name = temporary_name();
-            match link(name.as_bytes()) {
-                Ok(()) => break name,
-                Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        };
-        if let Err(errno) = renameat(self.fd, name.as_str(), self.fd, self.name) {
-            unlinkat(self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
-            return Err(errno.into());
-        }
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> Result<(), Failure> {
-        unlinkat(self.fd, name, UnlinkatFlags::NoRemoveDir).during(Op::Remove, &self.path())
     }
 }
 
-pub(super) const TAKEN: &str =
-    "another entry has this name here already (two sources, or a destination that ignores case)";
-
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+
+/// See [`UNFINISHED`](crate::sys::metadata::UNFINISHED).
+const MARKED: Mode = PRIVATE.union(Mode::S_ISVTX);
 
 impl Part {
     /// The file that is there already, to be written into.
@@ -373,9 +143,26 @@ impl Part {
         }
     }
 
+    /// A file that has its name.
+    pub(crate) fn named(file: File) -> Part {
+        let naming = Naming::Named;
+        Part { file, naming }
+    }
+
+    /// A file that has another name for now.
+    pub(crate) fn temporary(file: File, name: String) -> Part {
+        let naming = Naming::Temporary(name);
+        Part { file, naming }
+    }
+
     /// Whether it took a name that was free.
     pub(crate) fn is_named(&self) -> bool {
         matches!(self.naming, Naming::Named)
+    }
+
+    /// Whether a later run could find it.
+    pub(crate) fn can_be_found(&self) -> bool {
+        matches!(self.naming, Naming::Named | Naming::Temporary(_))
     }
 
     /// Gives a complete file its metadata and its name.

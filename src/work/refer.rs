@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::keep::{self, Now};
-use super::part::Spot;
 use super::run::Run;
+use super::spot::Spot;
 use super::write::Near;
 use crate::dedup::join::{self, Bytes};
 use crate::dest::compare::is_up_to_date;

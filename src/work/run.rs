@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 
+use super::checkpoint::saver::Saver;
 use crate::cache::Cache;
 use crate::dedup::{self, Table};
 use crate::dest::Dest;
@@ -73,6 +74,8 @@ pub(crate) struct Run<'a> {
     twins: Option<Table>,
     /// Files are written without asking for twins: see `finish`.
     pub(crate) alone: AtomicBool,
+    /// Records how far large files are.
+    pub(crate) saver: Saver,
     owner_notes: Tally,
     xattr_notes: Tally,
     time_notes: Tally,
@@ -135,6 +138,7 @@ impl<'a> Run<'a> {
             copied: Mutex::default(),
             twins: (options.dedup != Dedup::None).then(Table::default),
             alone: AtomicBool::new(false),
+            saver: Saver::default(),
             merge_notes: Tally::default(),
             owner_notes: Tally::default(),
             xattr_notes: Tally::default(),

@@ -14,8 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::budget::Budget;
-use super::part::{Part, Spot};
+use super::part::Part;
 use super::run::{Copied, Run, lock};
+use super::spot::Spot;
 use super::{Work, keep, large};
 use crate::dedup::Table;
 use crate::dedup::join::{self, Asked, Bytes, Under, Wanted};
@@ -24,7 +25,7 @@ use crate::job::Verify;
 use crate::plan::bundle::{Bundle, Member};
 use crate::plan::{Action, Dir, Kind, Listing};
 use crate::report::Outcome;
-use crate::sys::metadata::{Stat, Time};
+use crate::sys::metadata::{Stat, Time, UNFINISHED};
 use crate::sys::special;
 use crate::verify::file as check;
 
@@ -185,11 +186,12 @@ fn write_new(
             return Err(failure);
         }
     };
-    // A copy that is known to be wrong keeps the mtime of now, so that no
-    // later run takes it for finished.
+    // A copy that is known to be wrong keeps the mtime of now, and a mark, so
+    // that no later run takes it for finished.
     let stat_to_set = if member.flaw.is_some() {
         &Stat {
             mtime: Time::now(),
+            mode: stat.mode | UNFINISHED,
             ..*stat
         }
     } else {

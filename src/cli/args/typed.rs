@@ -294,6 +294,9 @@ pub(super) struct Second {
     /// With --delta, write into the old file (not atomic)
     #[arg(long, requires = "delta")]
     pub(super) inplace: bool,
+    /// Bytes between two checkpoints of a large file
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, hide = true)]
+    pub(super) checkpoint: Option<u64>,
 }
 
 /// Which entries count.

@@ -21,8 +21,8 @@ use crate::sys::{advise, beneath, transfer};
 use crate::verify::digest::{digest_of_ranges, hash_gap};
 use crate::work::keep;
 use crate::work::known::both_digests;
-use crate::work::large::{Large, Verdict};
-use crate::work::part::Spot;
+use crate::work::large::{Large, Mode, Source, Verdict};
+use crate::work::spot::Spot;
 use crate::work::write::settle;
 
 /// Bytes in one piece.
@@ -41,7 +41,12 @@ impl Reader<'_, '_> {
         }
         let mut stat = first;
         for attempt in 1..=ATTEMPTS {
-            let large = self.begin(entry, file, stat)?;
+            let mode = Mode {
+                may_resume: attempt == 1,
+                // Only the last attempt needs to know what exactly it has read.
+                is_seen: !self.is_unseen() || attempt == ATTEMPTS,
+            };
+            let large = self.begin(entry, file, stat, mode)?;
             self.run.mark(entry);
             let verdict = self.attempt(entry, file, &large, attempt == ATTEMPTS);
             let changed = match &verdict {
@@ -61,7 +66,6 @@ impl Reader<'_, '_> {
     /// Reads it once, and judges what was read.
     fn attempt(&mut self, entry: u32, file: &File, large: &Arc<Large>, last: bool) -> Verdict {
         let path = self.path(entry);
-        // Only the last attempt needs to know what exactly it has read.
         let mut seen = last.then(Xxh3::new);
         let whole = match self.pieces(&path, file, large, seen.as_mut()) {
             Ok(Pieces::All) => true,
@@ -156,14 +160,19 @@ impl Reader<'_, '_> {
         if self.run.options.checksum && self.is_kept(entry, file, &stat)? {
             return Ok(());
         }
-        let large = self.begin(entry, file, stat)?;
+        let mode = Mode {
+            may_resume: true,
+            is_seen: true,
+        };
+        let large = self.begin(entry, file, stat, mode)?;
         for range in large.ranges.clone() {
+            let start = range.start.max(large.from);
             #[allow(clippy::cast_possible_truncation)]
-            let data = &bytes[range.start as usize..range.end as usize];
+            let data = &bytes[start as usize..range.end.max(start) as usize];
             for (i, piece) in (0u64..).zip(data.chunks(CHUNK_BYTES)) {
                 let mut buffer = self.budget.take();
                 buffer.extend_from_slice(piece);
-                let chunk = large.chunk(range.start + i * CHUNK_BYTES as u64, buffer);
+                let chunk = large.chunk(start + i * CHUNK_BYTES as u64, buffer);
                 (self.sink)(Work::Chunk(chunk));
             }
         }
@@ -176,13 +185,29 @@ impl Reader<'_, '_> {
         (self.sink)(Work::Chunk(large.end(verdict)));
     }
 
-    fn begin(&self, entry: u32, file: &File, stat: Stat) -> Result<Arc<Large>, Failure> {
+    /// Whether nobody asks for the bytes themselves.
+    fn is_unseen(&self) -> bool {
+        self.budget.in_kernel && !self.run.needs_digests()
+    }
+
+    fn begin(
+        &self,
+        entry: u32,
+        file: &File,
+        stat: Stat,
+        mode: Mode,
+    ) -> Result<Arc<Large>, Failure> {
         let it = &self.listing.entries[entry as usize];
         let path = self.path(entry);
         let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
         let ranges = holes::of_file(file, &stat).during(Op::Read, &path)?;
         let (dir, name) = (self.listing.dir(it), self.listing.name(it));
-        Large::begin(self.run, dir, name, stat, xattrs, ranges).map(Arc::new)
+        let source = Source {
+            stat,
+            xattrs,
+            ranges,
+        };
+        Large::begin(self.run, dir, name, source, mode).map(Arc::new)
     }
 
     /// Reads all data ranges and hands them on.
@@ -193,13 +218,12 @@ impl Reader<'_, '_> {
         large: &Arc<Large>,
         mut seen: Option<&mut Xxh3>,
     ) -> Result<Pieces, Failure> {
-        let unseen = self.budget.in_kernel && !self.run.needs_digests() && seen.is_none();
-        if unseen && !large.is_compared() {
+        if self.is_unseen() && seen.is_none() && !large.is_compared() {
             return self.unseen(path, file, large);
         }
         let mut hashed_to = 0;
         for range in large.ranges.clone() {
-            let mut at = range.start;
+            let mut at = range.start.max(large.from);
             while at < range.end {
                 if self.run.is_stopped() || large.has_failed() {
                     return Ok(Pieces::Stopped);
@@ -240,7 +264,7 @@ impl Reader<'_, '_> {
         let mut by_kernel = true;
         let mut buffer = Vec::new();
         for range in &large.ranges {
-            let mut at = range.start;
+            let mut at = range.start.max(large.from);
             while at < range.end {
                 if self.run.is_stopped() {
                     return Ok(Pieces::Stopped);
@@ -270,6 +294,7 @@ impl Reader<'_, '_> {
                 self.run.counters.read_bytes.fetch_add(n, Relaxed);
                 self.run.counters.written_bytes.fetch_add(n, Relaxed);
                 at += n;
+                large.reached(self.run, at);
             }
         }
         Ok(Pieces::All)

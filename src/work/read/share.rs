@@ -12,7 +12,7 @@ use crate::sys::metadata::Stat;
 use crate::sys::transfer::{self, Shared};
 use crate::sys::xattrs::Place;
 use crate::verify::file as check;
-use crate::work::part::Spot;
+use crate::work::spot::Spot;
 use crate::work::write::{after_writing, settle};
 
 impl Reader<'_, '_> {

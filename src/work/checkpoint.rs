@@ -1,0 +1,325 @@
+//! Going on inside a large file that an earlier run did not finish.
+//!
+//! In: how far a part is written without a gap. Out: a record of that in an
+//! attribute of the part, written only after the bytes are on the medium, by a
+//! thread of its own (`saver`) so that no writer waits. A later run that finds
+//! a part with a record of the very same source reads its beginning back, and
+//! goes on from there if the digest is the record's: the record is not
+//! believed, it only says what to look for.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::part::Part;
+use super::run::{Run, lock};
+use super::spot::Spot;
+use crate::error::{During, Failure, Op};
+use crate::sys::metadata::Stat;
+use crate::sys::xattrs::Place;
+use crate::verify::digest::hash_prefix;
+
+pub(crate) mod saver;
+
+use saver::Saved;
+
+/// The attribute that holds the record.
+const ATTRIBUTE: &str = "user.haul.part";
+
+/// Bytes between two records, at least.
+const INTERVAL_BYTES: u64 = 128 << 20;
+
+/// Time between two records, at least: what is copied faster than this is
+/// copied again as fast, and a flush would only slow it down.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Files of fewer intervals are not worth it: they are written again at once.
+const LEAST_INTERVALS: u64 = 2;
+
+/// What is known of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    /// Of the source: inode, size, mtime and ctime. Device numbers change with
+    /// the next boot.
+    source: String,
+    offset: u64,
+    /// Of the bytes before the offset, see [`hash_prefix`].
+    digest: u128,
+}
+
+impl Record {
+    fn text(&self) -> String {
+        let body = format!("1 {} {} {:032x}", self.source, self.offset, self.digest);
+        format!("{body} {:016x}", xxh3_64(body.as_bytes()))
+    }
+
+    /// `None` for anything but what [`Record::text`] wrote.
+    fn parse(text: &[u8]) -> Option<Record> {
+        let (body, sum) = std::str::from_utf8(text).ok()?.rsplit_once(' ')?;
+        if u64::from_str_radix(sum, 16).ok()? != xxh3_64(body.as_bytes()) {
+            return None;
+        }
+        let (rest, digest) = body.strip_prefix("1 ")?.rsplit_once(' ')?;
+        let (source, offset) = rest.rsplit_once(' ')?;
+        Some(Record {
+            source: source.to_owned(),
+            offset: offset.parse().ok()?,
+            digest: u128::from_str_radix(digest, 16).ok()?,
+        })
+    }
+
+    fn write(&self, file: &File) -> io::Result<()> {
+        Place::Open(file).set(OsStr::new(ATTRIBUTE), self.text().as_bytes())
+    }
+
+    /// What cannot be read is no record.
+    fn read(file: &File) -> Option<Record> {
+        let text = Place::Open(file).get(OsStr::new(ATTRIBUTE)).ok()??;
+        Record::parse(&text)
+    }
+}
+
+fn identity(stat: &Stat) -> String {
+    let (m, c) = (stat.mtime, stat.ctime);
+    format!(
+        "{} {} {}.{} {}.{}",
+        stat.ino, stat.size, m.s, m.ns, c.s, c.ns
+    )
+}
+
+/// A name that a later run finds, short whatever the file's name.
+fn part_name(name: &[u8]) -> String {
+    format!(".haul-part-{:016x}", xxh3_64(name))
+}
+
+fn interval(run: &Run<'_>) -> u64 {
+    run.options.checkpoint.unwrap_or(INTERVAL_BYTES).max(1)
+}
+
+/// Whether a file is large enough to be gone on with.
+fn is_wanted(run: &Run<'_>, stat: &Stat) -> bool {
+    stat.size >= interval(run).saturating_mul(LEAST_INTERVALS)
+}
+
+/// A part whose beginning is there already.
+pub(crate) struct Adopted {
+    pub(crate) part: Part,
+    /// Where it ends.
+    pub(crate) offset: u64,
+    /// Over the bytes before the offset.
+    pub(crate) hasher: Box<Xxh3>,
+}
+
+/// Looks for a part that an earlier run left of this very source. `ranges` are
+/// the source's data.
+pub(crate) fn adopt(
+    spot: &Spot<'_>,
+    stat: &Stat,
+    ranges: &[Range<u64>],
+) -> Result<Option<Adopted>, Failure> {
+    if !is_wanted(spot.run, stat) {
+        return Ok(None);
+    }
+    // Under its own name it must be one that may be replaced, too. What is
+    // refused is told by who makes the file.
+    if let Ok(Some(_)) = spot.replaceable(stat)
+        && let Some((file, record)) = found(spot, spot.name)
+        && let Some((offset, hasher)) = verified(spot.run, &file, &record, stat, ranges)
+    {
+        return cut(spot, Part::named(file), offset, hasher).map(Some);
+    }
+    let name = part_name(spot.name);
+    let Some((file, record)) = found(spot, name.as_bytes()) else {
+        return Ok(None);
+    };
+    let good = verified(spot.run, &file, &record, stat, ranges);
+    let part = Part::temporary(file, name);
+    match good {
+        Some((offset, hasher)) => {
+            if let Some(there) = spot.replaceable(stat)? {
+                spot.forget(&there);
+            }
+            cut(spot, part, offset, hasher).map(Some)
+        }
+        None if spot.run.is_stopped() => Ok(None),
+        // Of another source, or damaged: stale, and ours.
+        None => part.discard(spot).map(|()| None),
+    }
+}
+
+/// Takes off what is behind the verified beginning.
+fn cut(spot: &Spot<'_>, part: Part, offset: u64, hasher: Box<Xxh3>) -> Result<Adopted, Failure> {
+    part.file.set_len(offset).during(Op::Write, &spot.path())?;
+    Ok(Adopted {
+        part,
+        offset,
+        hasher,
+    })
+}
+
+/// A part of ours under a name, locked so that no other run takes it as well.
+fn found(spot: &Spot<'_>, name: &[u8]) -> Option<(File, Record)> {
+    let is_ours = |stat: &Stat| {
+        stat.is_part() && stat.uid == nix::unistd::geteuid().as_raw() && stat.links == 1
+    };
+    // Whatever goes wrong in this look, the file is begun anew.
+    let there = Stat::at(spot.fd, name).ok().filter(is_ours)?;
+    let file = spot.open_to_write(name).ok()?;
+    file.try_lock().ok()?;
+    // Whoever held it may have finished it before: look again.
+    let now = Stat::of(&file).ok().filter(is_ours)?;
+    let named = Stat::at(spot.fd, name).ok()?;
+    let is_still_it = there.is_same_inode(&now) && named.is_same_inode(&now);
+    let record = Record::read(&file)?;
+    is_still_it.then_some((file, record))
+}
+
+/// Reads the beginning back: its end and the digest so far, if it is what the
+/// record says, of this source.
+fn verified(
+    run: &Run<'_>,
+    file: &File,
+    record: &Record,
+    stat: &Stat,
+    ranges: &[Range<u64>],
+) -> Option<(u64, Box<Xxh3>)> {
+    if record.source != identity(stat) || record.offset == 0 || record.offset > stat.size {
+        return None;
+    }
+    let mut hasher = Xxh3::new();
+    let to = 0..record.offset;
+    let is_all = hash_prefix(&mut hasher, file, ranges, to, || !run.is_stopped()).ok()?;
+    (is_all && hasher.digest128() == record.digest).then(|| (record.offset, Box::new(hasher)))
+}
+
+/// Begins a file: one that replaces another gets a name that a later run
+/// finds, if it is large enough.
+pub(crate) fn create(spot: &Spot<'_>, stat: &Stat) -> Result<Part, Failure> {
+    match is_wanted(spot.run, stat) {
+        true => spot.create_findable(stat, part_name(spot.name)),
+        false => spot.create(stat),
+    }
+}
+
+/// The records of one part.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    saved: Arc<Saved>,
+    source: String,
+    interval: u64,
+    /// None where only bytes count.
+    pause: Option<Duration>,
+    next: Mutex<(u64, Instant)>,
+}
+
+impl Checkpoints {
+    /// Starts keeping records of a part; `None` where it is too small or there
+    /// is no way to. `adopted` is what is there already, and its digest.
+    pub(crate) fn start(
+        spot: &Spot<'_>,
+        part: &Part,
+        stat: &Stat,
+        ranges: &[Range<u64>],
+        adopted: Option<(u64, &Xxh3)>,
+    ) -> Option<Checkpoints> {
+        let run = spot.run;
+        if !is_wanted(run, stat) || !part.can_be_found() {
+            return None;
+        }
+        let source = identity(stat);
+        if adopted.is_none() {
+            // Held by whoever found it meanwhile, or on a filesystem without
+            // locks or attributes: it is copied all the same.
+            part.file.try_lock().ok()?;
+            let nothing = Record {
+                source: source.clone(),
+                offset: 0,
+                digest: 0,
+            };
+            nothing.write(&part.file).ok()?;
+        }
+        let file = part.file.try_clone().ok()?;
+        let (offset, hasher) = match adopted {
+            Some((offset, hasher)) => (offset, hasher.clone()),
+            None => (0, Xxh3::new()),
+        };
+        let interval = interval(run);
+        let is_for_tests = run.options.checkpoint.is_some();
+        Some(Checkpoints {
+            saved: Arc::new(Saved::new(file, spot.path(), ranges, offset, hasher)),
+            source,
+            interval,
+            pause: (!is_for_tests).then_some(INTERVAL),
+            next: Mutex::new((offset + interval, Instant::now())),
+        })
+    }
+
+    /// Has it recorded that everything before `offset` is written, if it is
+    /// time to. Without the digest of that, it is taken from the part.
+    pub(crate) fn reached(&self, run: &Run<'_>, offset: u64, hasher: Option<&Xxh3>) {
+        let mut next = lock(&self.next);
+        if offset < next.0 || self.pause.is_some_and(|pause| next.1.elapsed() < pause) {
+            return;
+        }
+        *next = (offset + self.interval, Instant::now());
+        run.saver.save(saver::Order {
+            saved: self.saved.clone(),
+            source: self.source.clone(),
+            offset,
+            digest: hasher.map(Xxh3::digest128),
+        });
+    }
+
+    /// Ends the records; what is under way is not recorded any more.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        self.saved.close()
+    }
+
+    /// Takes the record from a part that is complete.
+    pub(crate) fn forget(&self, part: &Part) -> io::Result<()> {
+        match Place::Open(&part.file).remove(OsStr::new(ATTRIBUTE)) {
+            Err(e) if e.raw_os_error() == Some(Errno::ENODATA as i32) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether a later run can go on from something.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.saved.offset() > 0
+    }
+}
+
+/// Counts a file that went on from a record.
+pub(crate) fn count(run: &Run<'_>, offset: u64) {
+    run.counters.resumed_files.fetch_add(1, Relaxed);
+    run.counters.resumed_bytes.fetch_add(offset, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_not_otherwise() {
+        let record = Record {
+            source: identity(&Stat::default()),
+            offset: 1 << 40,
+            digest: u128::MAX - 5,
+        };
+        let text = record.text();
+        assert_eq!(Record::parse(text.as_bytes()), Some(record));
+        for at in 0..text.len() {
+            let mut wrong = text.clone().into_bytes();
+            wrong[at] ^= 1;
+            assert_eq!(Record::parse(&wrong), None, "byte {at}");
+            assert_eq!(Record::parse(&text.as_bytes()[..at]), None);
+        }
+    }
+}
