@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
@@ -22,6 +22,7 @@ use crate::sys::metadata::{Stat, Target, Time};
 use crate::sys::times::Limits;
 use crate::sys::xattrs::{self, Place};
 use crate::sys::{special, transfer};
+use crate::work::checkpoint;
 
 pub(crate) mod compare;
 pub(crate) mod references;
@@ -53,6 +54,11 @@ pub(crate) struct Dest {
     gives_way: bool,
     max_delete: Option<u64>,
     ignore_errors: bool,
+    /// Bytes between two records of how far a large file is.
+    pub(crate) checkpoint_bytes: u64,
+    /// Bytes in what killed runs have left of files that are to be copied: the
+    /// room that they take is those files'.
+    pub(crate) parts_bytes: AtomicU64,
     /// Something of the sources could not be read.
     pub(crate) spoiled: AtomicBool,
     /// What went to make way for entries of another kind.
@@ -99,6 +105,8 @@ impl Dest {
             ignore_errors: options.ignore_errors,
             gives_way: options.delete,
             max_delete: options.max_delete,
+            checkpoint_bytes: checkpoint::interval(options.checkpoint),
+            parts_bytes: AtomicU64::new(0),
             spoiled: AtomicBool::new(false),
             cleared: Mutex::default(),
             is_new: false,

@@ -315,6 +315,49 @@ fn a_part_that_another_run_holds_is_left_to_it() {
 }
 
 #[test]
+fn a_new_file_that_another_run_is_writing_is_left_to_it_and_named() {
+    let scratch = Scratch::new();
+    if !is_possible(&scratch) {
+        return;
+    }
+    let (src, dst) = (source(&scratch), scratch.dst());
+    killed(&src, &dst, || dst.join("f"));
+    let (held, digest) = (
+        fs::File::open(dst.join("f")).expect("open"),
+        digest_of(&dst.join("f")).expect("digest"),
+    );
+    held.lock().expect("lock");
+    haul(&src, &dst, &[]).run().exits(&[23]).says("another run");
+    assert_eq!(digest_of(&dst.join("f")).expect("digest"), digest);
+    held.unlock().expect("unlock");
+    assert_resumed(&again(&src, &dst, &[]));
+}
+
+#[test]
+fn what_a_killed_run_left_takes_no_room_from_the_next() {
+    let scratch = Scratch::new();
+    if !can(&[Ability::Strace, Ability::Mount]) {
+        return;
+    }
+    for is_update in [false, true] {
+        let src = source(&scratch);
+        let dst = scratch.tmpfs(&format!("m{is_update}"), "size=72m");
+        if is_update {
+            fs::write(dst.join("f"), "old").expect("write");
+        }
+        let part = || part_beside(&dst).unwrap_or_else(|| dst.join("f"));
+        // With a record it is gone on with; without it is removed first.
+        killed(&src, &dst, part);
+        assert_eq!(again(&src, &dst, &[]).figure("resumed_files"), 1);
+        src.write_at("f", 0, b"new").mtime("f", OLD + 1, 5);
+        fs::remove_file(dst.join("f")).expect("remove");
+        killed(&src, &dst, || dst.join("f"));
+        src.write_at("f", 0, b"newer").mtime("f", OLD + 2, 5);
+        assert_eq!(again(&src, &dst, &[]).figure("resumed_files"), 0);
+    }
+}
+
+#[test]
 fn a_signal_keeps_what_can_be_gone_on_with() {
     let scratch = Scratch::new();
     if !is_possible(&scratch) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use nix::fcntl::OFlag;
 
@@ -15,6 +16,7 @@ use crate::sys::metadata::Owner;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{special, transfer};
+use crate::work::checkpoint;
 
 /// What is to be done with what is there already.
 #[derive(Clone, Copy, Debug)]
@@ -154,10 +156,20 @@ impl Dest {
         let Some(parent) = &open.dest else {
             return make;
         };
-        match Stat::at(parent, dir.dest_name(name)) {
+        let looked = Stat::at(parent, dir.dest_name(name));
+        if stat.kind() == Kind::File {
+            let there = looked.as_ref().ok();
+            let parts = checkpoint::parts_bytes(self, parent, dir.dest_name(name), stat, there);
+            self.parts_bytes.fetch_add(parts, Relaxed);
+        }
+        match looked {
             Ok(there) => Compared {
-                exists: true,
-                frees_bytes: if there.links == 1 { there.allocated } else { 0 },
+                exists: !there.is_part(),
+                frees_bytes: if there.links == 1 && !there.is_part() {
+                    there.allocated
+                } else {
+                    0
+                },
                 action: self.action(open, parent, name, (stat, &there), cache),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing,

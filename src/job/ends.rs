@@ -245,10 +245,14 @@ impl Ends {
         Ok(options.force || preflight::fits_surely(&self.read, &self.room()?, &self.mounts))
     }
 
-    /// Room at the destination, or where it will be made.
+    /// Room at the destination, or where it will be made; what a killed run left
+    /// of the same files counts as free.
     pub(super) fn room(&self) -> Result<Room, Error> {
         if let Some(dest) = &self.dest {
-            return Ok(preflight::room(dest.root.as_fd()).during(Op::Stat, &dest.path)?);
+            let mut room = preflight::room(dest.root.as_fd()).during(Op::Stat, &dest.path)?;
+            let parts_bytes = dest.parts_bytes.load(Relaxed);
+            room.free_bytes = room.free_bytes.saturating_add(parts_bytes);
+            return Ok(room);
         }
         let mut at = self.root.as_path();
         loop {

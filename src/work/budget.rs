@@ -59,8 +59,22 @@ impl Budget {
         }
     }
 
-    /// Takes a buffer; waits until one is free.
+    /// Takes an empty buffer; waits until one is free.
     pub(crate) fn take(&self) -> Vec<u8> {
+        let mut buffer = self.recv();
+        buffer.clear();
+        buffer
+    }
+
+    /// The same with `len` bytes of whatever was in it before: nothing is
+    /// cleared that will be overwritten.
+    pub(crate) fn take_len(&self, len: usize) -> Vec<u8> {
+        let mut buffer = self.recv();
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    fn recv(&self) -> Vec<u8> {
         self.free_rx
             .recv()
             .expect("the budget holds its own sender")
@@ -68,7 +82,6 @@ impl Budget {
 
     /// Gives a buffer back.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
         // A file larger than the usual made it grow: its memory goes.
         if buffer.capacity() > 2 * BUFFER_BYTES {
             buffer = Vec::new();

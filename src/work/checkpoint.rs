@@ -8,9 +8,10 @@
 //! believed, it only says what to look for.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::part::Part;
 use super::run::{Run, lock};
 use super::spot::Spot;
+use crate::dest::Dest;
 use crate::error::{During, Failure, Op};
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
@@ -42,6 +44,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of fewer intervals are not worth it: they are written again at once.
 const LEAST_INTERVALS: u64 = 2;
+
+/// A killed run's last flush may take a minute on a slow disk.
+const LOCK_ATTEMPTS: u32 = 600;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is known of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,13 +105,36 @@ fn part_name(name: &[u8]) -> String {
     format!(".haul-part-{:016x}", xxh3_64(name))
 }
 
-fn interval(run: &Run<'_>) -> u64 {
-    run.options.checkpoint.unwrap_or(INTERVAL_BYTES).max(1)
+/// Bytes between two records, as asked or by default.
+pub(crate) fn interval(asked: Option<u64>) -> u64 {
+    asked.unwrap_or(INTERVAL_BYTES).max(1)
 }
 
 /// Whether a file is large enough to be gone on with.
-fn is_wanted(run: &Run<'_>, stat: &Stat) -> bool {
-    stat.size >= interval(run).saturating_mul(LEAST_INTERVALS)
+fn is_wanted(dest: &Dest, stat: &Stat) -> bool {
+    stat.size >= dest.checkpoint_bytes.saturating_mul(LEAST_INTERVALS)
+}
+
+/// The room that a killed run's parts of a file take: the one under its name,
+/// and the one beside what is there.
+pub(crate) fn parts_bytes(
+    dest: &Dest,
+    parent: &impl AsFd,
+    name: &[u8],
+    source: &Stat,
+    there: Option<&Stat>,
+) -> u64 {
+    let is_ours = |stat: &&Stat| stat.is_part() && stat.links == 1 && dest.is_own(stat);
+    let named = there.filter(is_ours).map_or(0, |stat| stat.allocated);
+    if !is_wanted(dest, source) || there.is_none() {
+        return named;
+    }
+    let beside = Stat::at(parent, part_name(name).as_bytes()).ok();
+    named
+        + beside
+            .as_ref()
+            .filter(is_ours)
+            .map_or(0, |stat| stat.allocated)
 }
 
 /// A part whose beginning is there already.
@@ -124,7 +153,7 @@ pub(crate) fn adopt(
     stat: &Stat,
     ranges: &[Range<u64>],
 ) -> Result<Option<Adopted>, Failure> {
-    if !is_wanted(spot.run, stat) {
+    if !is_wanted(spot.run.dest, stat) {
         return Ok(None);
     }
     // Under its own name it must be one that may be replaced, too. What is
@@ -166,19 +195,36 @@ fn cut(spot: &Spot<'_>, part: Part, offset: u64, hasher: Box<Xxh3>) -> Result<Ad
 
 /// A part of ours under a name, locked so that no other run takes it as well.
 fn found(spot: &Spot<'_>, name: &[u8]) -> Option<(File, Record)> {
-    let is_ours = |stat: &Stat| {
-        stat.is_part() && stat.uid == nix::unistd::geteuid().as_raw() && stat.links == 1
-    };
+    let is_ours = |stat: &Stat| stat.is_part() && spot.run.dest.is_own(stat) && stat.links == 1;
     // Whatever goes wrong in this look, the file is begun anew.
     let there = Stat::at(spot.fd, name).ok().filter(is_ours)?;
     let file = spot.open_to_write(name).ok()?;
-    file.try_lock().ok()?;
+    is_free(spot.run, &file).then_some(())?;
     // Whoever held it may have finished it before: look again.
     let now = Stat::of(&file).ok().filter(is_ours)?;
     let named = Stat::at(spot.fd, name).ok()?;
     let is_still_it = there.is_same_inode(&now) && named.is_same_inode(&now);
     let record = Record::read(&file)?;
     is_still_it.then_some((file, record))
+}
+
+/// Locks a part that is there; `false` where another run is writing it. A run
+/// that was just killed holds it until its last flush is done.
+pub(crate) fn is_free(run: &Run<'_>, part: &File) -> bool {
+    let is_for_tests = run.options.checkpoint.is_some();
+    let mut attempts = if is_for_tests { 1 } else { LOCK_ATTEMPTS };
+    loop {
+        match part.try_lock() {
+            Err(TryLockError::WouldBlock) => {}
+            // Without locks nobody can hold one.
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
+        }
+        attempts -= 1;
+        if attempts == 0 || run.is_stopped() {
+            return false;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
 }
 
 /// Reads the beginning back: its end and the digest so far, if it is what the
@@ -202,7 +248,7 @@ fn verified(
 /// Begins a file: one that replaces another gets a name that a later run
 /// finds, if it is large enough.
 pub(crate) fn create(spot: &Spot<'_>, stat: &Stat) -> Result<Part, Failure> {
-    match is_wanted(spot.run, stat) {
+    match is_wanted(spot.run.dest, stat) {
         true => spot.create_findable(stat, part_name(spot.name)),
         false => spot.create(stat),
     }
@@ -230,7 +276,7 @@ impl Checkpoints {
         adopted: Option<(u64, &Xxh3)>,
     ) -> Option<Checkpoints> {
         let run = spot.run;
-        if !is_wanted(run, stat) || !part.can_be_found() {
+        if !is_wanted(run.dest, stat) || !part.can_be_found() {
             return None;
         }
         let source = identity(stat);
@@ -250,7 +296,7 @@ impl Checkpoints {
             Some((offset, hasher)) => (offset, hasher.clone()),
             None => (0, Xxh3::new()),
         };
-        let interval = interval(run);
+        let interval = run.dest.checkpoint_bytes;
         let is_for_tests = run.options.checkpoint.is_some();
         Some(Checkpoints {
             saved: Arc::new(Saved::new(file, spot.path(), ranges, offset, hasher)),

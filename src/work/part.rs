@@ -15,6 +15,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
+use super::checkpoint;
 use super::spot::{Spot, temporary_name};
 use crate::error::{During, Failure, Op};
 use crate::sys::metadata::{Stat, Target};
@@ -73,13 +74,31 @@ impl Spot<'_> {
         }
         if let Some(there) = self.replaceable(stat)? {
             self.forget(&there);
-            return Ok(None);
+            if !there.is_part() || !self.remove_part(&there)? {
+                return Ok(None);
+            }
         }
-        // It went away in between.
+        // It went away in between, or is what a killed run left.
         let file = self
             .create_named(self.name)
             .during(Op::Create, &self.path())?;
         Ok(Some(Part::named(file)))
+    }
+
+    /// Removes what a killed run has left of a file, so that its room is free;
+    /// `false` where it may have another name that means something.
+    fn remove_part(&self, there: &Stat) -> Result<bool, Failure> {
+        if there.links != 1 || !self.run.dest.is_own(there) {
+            return Ok(false);
+        }
+        let opened = self.open_to_write(self.name);
+        if opened.is_ok_and(|file| !checkpoint::is_free(self.run, &file)) {
+            let why = "another run is writing it";
+            return Err(Failure::because(Op::Create, self.path(), why));
+        }
+        unlinkat(self.fd, self.name, UnlinkatFlags::NoRemoveDir)
+            .during(Op::Remove, &self.path())?;
+        Ok(true)
     }
 
     /// Begins a file without a name, or with one of our own.

@@ -231,8 +231,7 @@ impl Reader<'_, '_> {
                 #[allow(clippy::cast_possible_truncation)]
                 let want = (range.end - at).min(CHUNK_BYTES as u64) as usize;
                 advise::will_need(file, at + want as u64, WINDOW_BYTES.min(range.end - at));
-                let mut buffer = self.budget.take();
-                buffer.resize(want, 0);
+                let mut buffer = self.budget.take_len(want);
                 let read = read_exact(file, &mut buffer, at);
                 if !matches!(read, Ok(true)) {
                     self.budget.give(buffer);
