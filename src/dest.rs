@@ -200,7 +200,7 @@ impl Dest {
         }
         self.root
             .dir(&dir.relative_dest())
-            .during(Op::Create, &path())
+            .during_at(Op::Create, path)
     }
 
     /// The same for an entry that shall be made in it, and is named where that

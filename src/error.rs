@@ -171,19 +171,24 @@ impl std::error::Error for Failure {
 }
 
 /// Puts the step and the path to a result.
-pub(crate) trait During<T> {
-    fn during(self, op: Op, path: &Path) -> Result<T, Failure>;
+pub(crate) trait During<T>: Sized {
+    fn during(self, op: Op, path: &Path) -> Result<T, Failure> {
+        self.during_at(op, || path.to_path_buf())
+    }
+
+    /// The same with a path that is put together only where it is needed.
+    fn during_at(self, op: Op, path: impl FnOnce() -> PathBuf) -> Result<T, Failure>;
 }
 
 impl<T> During<T> for io::Result<T> {
-    fn during(self, op: Op, path: &Path) -> Result<T, Failure> {
-        self.map_err(|source| Failure::new(op, path, source))
+    fn during_at(self, op: Op, path: impl FnOnce() -> PathBuf) -> Result<T, Failure> {
+        self.map_err(|source| Failure::new(op, path(), source))
     }
 }
 
 impl<T> During<T> for nix::Result<T> {
-    fn during(self, op: Op, path: &Path) -> Result<T, Failure> {
-        self.map_err(|errno| Failure::new(op, path, errno.into()))
+    fn during_at(self, op: Op, path: impl FnOnce() -> PathBuf) -> Result<T, Failure> {
+        self.map_err(|errno| Failure::new(op, path(), errno.into()))
     }
 }
 

@@ -89,7 +89,7 @@ fn regroup(
             };
             let from = run.dest.dir(&leader.dir)?;
             let linked = spot.relink(&from, leader.dir.dest_name(&leader.name));
-            linked.during(Op::Link, &spot.path())
+            linked.during_at(Op::Link, || spot.path())
         });
         if let Err(failure) = relinked {
             run.counters.recount(Outcome::Linked, Outcome::Failed);
@@ -138,7 +138,7 @@ fn link(
     };
     let leader_fd = run.dest.dir(&leader.dir)?;
     let leader_name = leader.dir.dest_name(&leader.name);
-    let led = Stat::at(&leader_fd, leader_name).during(Op::Link, &spot.path())?;
+    let led = Stat::at(&leader_fd, leader_name).during_at(Op::Link, || spot.path())?;
     match Stat::at(spot.fd, spot.name) {
         Ok(there) if there.is_same_inode(&led) => return Ok(()),
         Ok(there) if there.kind() == Kind::Dir && !run.options.delete => {
@@ -154,13 +154,13 @@ fn link(
     spot.replaceable(&source)?;
     let known = spot.known(&led);
     spot.link(&leader_fd, leader_name)
-        .during(Op::Link, &spot.path())?;
+        .during_at(Op::Link, || spot.path())?;
     // One name more has changed its ctime, and nothing else.
     if let (Some(digest), Ok(now)) = (known, Stat::at(spot.fd, spot.name)) {
         spot.learn(&now, digest);
     }
     if run.is_verified() {
-        let there = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
+        let there = Stat::at(spot.fd, spot.name).during_at(Op::Compare, || spot.path())?;
         if !there.is_same_inode(&led) {
             return Err(Failure::because(
                 Op::Compare,

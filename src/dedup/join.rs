@@ -221,7 +221,7 @@ pub(crate) fn link(
     };
     let have = Place::Open(&file)
         .read()
-        .during(Op::Compare, &spot.path())?;
+        .during_at(Op::Compare, || spot.path())?;
     let ignore = run.options.dedup_ignore;
     if !is_right_for(
         run.dest,

@@ -99,8 +99,8 @@ fn join_one(run: &Run<'_>, table: &Table, like: Likeness, kept: &Kept) -> Result
         fd: &fd,
         name: &kept.name,
     };
-    let file = beneath::open_file(fd.as_fd(), &kept.name).during(Op::Verify, &spot.path())?;
-    let there = Stat::of(&file).during(Op::Verify, &spot.path())?;
+    let file = beneath::open_file(fd.as_fd(), &kept.name).during_at(Op::Verify, || spot.path())?;
+    let there = Stat::of(&file).during_at(Op::Verify, || spot.path())?;
     if there.ino != kept.ino || there.size != kept.stat.size {
         // Somebody else is at work here: not ours to join.
         return Ok(());
@@ -109,7 +109,7 @@ fn join_one(run: &Run<'_>, table: &Table, like: Likeness, kept: &Kept) -> Result
         Some(digest) => digest,
         None => {
             let digest = read_digest(&file, there.size, &mut Vec::new());
-            digest.during(Op::Verify, &spot.path())?
+            digest.during_at(Op::Verify, || spot.path())?
         }
     };
     let wanted = Wanted {

@@ -458,7 +458,7 @@ impl Tree<'_> {
             let opened = self.run.dest.root.dir(&dir.relative_dest());
             let set = opened
                 .and_then(|fd| Target::Name(&fd, b".").set_times(dir.stat.atime, dir.stat.mtime));
-            if let Err(failure) = set.during(Op::SetMetadata, &dir.path_of(b"")) {
+            if let Err(failure) = set.during_at(Op::SetMetadata, || dir.path_of(b"")) {
                 self.run.failed(failure);
             }
         }

@@ -94,6 +94,7 @@ impl Scan<'_> {
                     let mut mine = Vec::new();
                     let mut failed = Vec::new();
                     let mut sides = Sides::default();
+                    let mut devices = look::Devices::new(&devices);
                     loop {
                         // The lock ends with the statement: others go on.
                         let next = lock(&chunks).next();
@@ -103,7 +104,7 @@ impl Scan<'_> {
                         }
                         for (i, entry) in chunk.iter_mut().enumerate() {
                             let index = at * CHUNK_ENTRIES + i;
-                            match look::look(self, listing, entry, &devices, &mut sides) {
+                            match look::look(self, listing, entry, &mut devices, &mut sides) {
                                 Ok(extents) if extents.len() > 1 => mine.push((index, extents)),
                                 Ok(_) => {}
                                 Err(failure) => {

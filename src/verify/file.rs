@@ -82,7 +82,7 @@ pub(crate) fn read_back(
         Ok(file) => file,
         Err(failure) => return failures.push(failure),
     };
-    let have = match Stat::of(&file).during(Op::Compare, &spot.path()) {
+    let have = match Stat::of(&file).during_at(Op::Compare, || spot.path()) {
         Ok(have) => have,
         Err(failure) => return failures.push(failure),
     };
@@ -97,7 +97,7 @@ pub(crate) fn read_back(
     // Shared extents are the source's own blocks: nothing to compare with.
     let Some(digest) = expect.digest else { return };
     let found = expect.digest_of(&file, scratch);
-    match found.during(Op::Verify, &spot.path()) {
+    match found.during_at(Op::Verify, || spot.path()) {
         Ok(found) if found == digest => {
             count_verified(spot.run, expect.size);
             if expect.ranges.is_none() || expect.size <= LARGE_BYTES {
@@ -125,14 +125,14 @@ fn open_named(spot: &Spot<'_>, expect: &Expect<'_>) -> Result<File, Failure> {
         (Err(e), Some(written)) if e.raw_os_error() == Some(Errno::EACCES as i32) => {
             let same = Stat::at(spot.fd, spot.name)
                 .and_then(|named| Ok(named.is_same_inode(&Stat::of(written)?)))
-                .during(Op::Compare, &spot.path())?;
+                .during_at(Op::Compare, || spot.path())?;
             if same {
-                written.try_clone().during(Op::Compare, &spot.path())
+                written.try_clone().during_at(Op::Compare, || spot.path())
             } else {
                 Err(Failure::new(Op::Compare, spot.path(), e))
             }
         }
-        (opened, _) => opened.during(Op::Compare, &spot.path()),
+        (opened, _) => opened.during_at(Op::Compare, || spot.path()),
     }
 }
 

@@ -185,7 +185,9 @@ pub(crate) fn adopt(
 
 /// Takes off what is behind the verified beginning.
 fn cut(spot: &Spot<'_>, part: Part, offset: u64, hasher: Box<Xxh3>) -> Result<Adopted, Failure> {
-    part.file.set_len(offset).during(Op::Write, &spot.path())?;
+    part.file
+        .set_len(offset)
+        .during_at(Op::Write, || spot.path())?;
     Ok(Adopted {
         part,
         offset,

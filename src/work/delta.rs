@@ -79,7 +79,7 @@ pub(crate) fn begin(
     if part.is_named() {
         return Ok((part, None));
     }
-    let old_data = transfer::data_ranges(&old, there.size).during(Op::Read, &spot.path())?;
+    let old_data = transfer::data_ranges(&old, there.size).during_at(Op::Read, || spot.path())?;
     let delta = |old, way| Delta {
         old,
         old_size: there.size,

@@ -113,7 +113,7 @@ pub(crate) fn keep_file(
 fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
     let run = spot.run;
     let (stat, xattrs) = (&now.stat, &now.xattrs);
-    let there = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
+    let there = Stat::at(spot.fd, spot.name).during_at(Op::Compare, || spot.path())?;
     // The times that are set here must be those of the content that is here:
     // what changed since the scan is copied after all.
     if !is_still_equal(spot, now, &there)? {
@@ -130,7 +130,7 @@ fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
         ));
     }
     let place = Place::name(spot.fd, spot.name);
-    let have = place.read().during(Op::Compare, &spot.path())?;
+    let have = place.read().during_at(Op::Compare, || spot.path())?;
     if is_up_to_date(run.dest, stat, xattrs, &there, &have) {
         note_what_is_not_kept(spot, stat, &there);
         remember(spot, now, &there);
@@ -174,7 +174,7 @@ fn is_twin(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<bool, Failure> {
     let source = spot.dir.source.root.file(&relative);
     let source = source.during(Op::Open, &path)?;
     let there = beneath::open_file(spot.fd.as_fd(), spot.name);
-    let there = there.during(Op::Compare, &spot.path())?;
+    let there = there.during_at(Op::Compare, || spot.path())?;
     let same = join::holds(&there, Bytes::File(&source, now.stat.size));
     // Whatever this look could not see, the copy will.
     Ok(same.unwrap_or(false) && Stat::of(&source).is_ok_and(|s| now.stat.held_still(&s)))
@@ -194,7 +194,7 @@ fn is_still_equal(spot: &Spot<'_>, now: &Now, there: &Stat) -> Result<bool, Fail
             Kind::CharDevice | Kind::BlockDevice => stat.rdev == there.rdev,
             Kind::Symlink => {
                 let text = special::read_link(spot.fd, spot.name);
-                now.text.as_deref() == Some(&text.during(Op::Compare, &spot.path())?[..])
+                now.text.as_deref() == Some(&text.during_at(Op::Compare, || spot.path())?[..])
             }
             Kind::Dir | Kind::Fifo | Kind::Socket => true,
         })

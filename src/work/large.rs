@@ -286,7 +286,7 @@ fn begin(spot: &Spot<'_>, source: &Source, may_resume: bool) -> Result<Begun, Fa
         true => make_room(&part.file, ranges, stat.size),
         false => Ok(()),
     };
-    if let Err(failure) = prepared.during(Op::Write, &spot.path()) {
+    if let Err(failure) = prepared.during_at(Op::Write, || spot.path()) {
         part.discard(spot)?;
         return Err(failure);
     }
@@ -321,7 +321,7 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         run.counters.written_bytes.fetch_add(written, Relaxed);
     });
     let mut state = lock(&large.state);
-    match written.during(Op::Write, &large.spot(run).path()) {
+    match written.during_at(Op::Write, || large.spot(run).path()) {
         Ok(()) if bytes.is_empty() => {}
         Ok(()) => {
             hash(&mut state, budget, after, (offset, bytes));

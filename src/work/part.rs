@@ -81,7 +81,7 @@ impl Spot<'_> {
         // It went away in between, or is what a killed run left.
         let file = self
             .create_named(self.name)
-            .during(Op::Create, &self.path())?;
+            .during_at(Op::Create, || self.path())?;
         Ok(Some(Part::named(file)))
     }
 
@@ -97,7 +97,7 @@ impl Spot<'_> {
             return Err(Failure::because(Op::Create, self.path(), why));
         }
         unlinkat(self.fd, self.name, UnlinkatFlags::NoRemoveDir)
-            .during(Op::Remove, &self.path())?;
+            .during_at(Op::Remove, || self.path())?;
         Ok(true)
     }
 
@@ -208,13 +208,13 @@ impl Part {
     fn publish(&self, spot: &Spot<'_>) -> Result<(), Failure> {
         let rename = |name: &str| {
             spot.back_up()?;
-            renameat(spot.fd, name, spot.fd, spot.name).during(Op::Rename, &spot.path())
+            renameat(spot.fd, name, spot.fd, spot.name).during_at(Op::Rename, || spot.path())
         };
         match &self.naming {
             Naming::Named | Naming::InPlace => Ok(()),
             Naming::Temporary(name) => rename(name),
             Naming::Nameless => {
-                let name = self.name_it(spot).during(Op::Create, &spot.path())?;
+                let name = self.name_it(spot).during_at(Op::Create, || spot.path())?;
                 rename(&name).inspect_err(|_| {
                     // The rename's failure is what is told; a second one of
                     // the same directory would add nothing.
@@ -247,10 +247,11 @@ impl Part {
             Naming::Named => spot.name,
             Naming::Temporary(name) => name.as_bytes(),
         };
-        let ours = Stat::of(&self.file).during(Op::Remove, &spot.path())?;
+        let ours = Stat::of(&self.file).during_at(Op::Remove, || spot.path())?;
         match Stat::at(spot.fd, name) {
             Ok(there) if there.is_same_inode(&ours) => {
-                unlinkat(spot.fd, name, UnlinkatFlags::NoRemoveDir).during(Op::Remove, &spot.path())
+                unlinkat(spot.fd, name, UnlinkatFlags::NoRemoveDir)
+                    .during_at(Op::Remove, || spot.path())
             }
             _ => Ok(()),
         }

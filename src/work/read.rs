@@ -141,7 +141,7 @@ impl<'a, 'run> Reader<'a, 'run> {
     pub(crate) fn file(&mut self, entry: u32, file: io::Result<Arc<File>>) {
         let read = file
             .and_then(|file| Ok((Stat::of(&file)?, file)))
-            .during(Op::Open, &self.path(entry))
+            .during_at(Op::Open, || self.path(entry))
             .and_then(|(stat, file)| self.read(entry, &file, stat));
         if let Err(failure) = read {
             self.fail(entry, failure);

@@ -77,7 +77,7 @@ fn link(
     if run.options.checksum {
         let relative = beneath::join([&spot.dir.relative()[..], name]);
         let source = spot.dir.source.root.file(&relative);
-        let source = source.during(Op::Open, &spot.dir.path_of(name))?;
+        let source = source.during_at(Op::Open, || spot.dir.path_of(name))?;
         let same = join::holds(&file, Bytes::File(&source, stat.size));
         // Whatever this look could not see, the copy will.
         if !same.unwrap_or(false) || !Stat::of(&source).is_ok_and(|s| stat.held_still(&s)) {
@@ -97,7 +97,7 @@ fn link(
         Err(e) => return Err(Failure::new(Op::Link, spot.path(), e)),
     }
     run.counters.link_dest_files.fetch_add(1, Relaxed);
-    let made = Stat::at(spot.fd, spot.name).during(Op::Compare, &spot.path())?;
+    let made = Stat::at(spot.fd, spot.name).during_at(Op::Compare, || spot.path())?;
     spot.take(&made);
     let mut failures = Vec::new();
     if !made.is_same_inode(&there) {

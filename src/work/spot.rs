@@ -113,12 +113,12 @@ impl Spot<'_> {
         backups
             .keep(dest, self.fd, &self.dir.relative_dest(), self.name)
             .map(|_| ())
-            .during(Op::Rename, &self.path())
+            .during_at(Op::Rename, || self.path())
             .map_err(|failure| failure.detail("to its backup"))
     }
 
     fn is_source_itself(&self) -> Result<bool, Failure> {
-        let here = Stat::of(self.fd).during(Op::Create, &self.path())?;
+        let here = Stat::of(self.fd).during_at(Op::Create, || self.path())?;
         Ok(here.is_same_inode(&self.dir.stat))
     }
 
@@ -193,7 +193,7 @@ impl Spot<'_> {
             .and_then(|failures| {
                 self.back_up()?;
                 renameat(self.fd, name.as_str(), self.fd, self.name)
-                    .during(Op::Rename, &self.path())?;
+                    .during_at(Op::Rename, || self.path())?;
                 Ok(failures)
             });
         if dressed.is_err() {
@@ -279,6 +279,6 @@ impl Spot<'_> {
     }
 
     fn remove(&self, name: &str) -> Result<(), Failure> {
-        unlinkat(self.fd, name, UnlinkatFlags::NoRemoveDir).during(Op::Remove, &self.path())
+        unlinkat(self.fd, name, UnlinkatFlags::NoRemoveDir).during_at(Op::Remove, || self.path())
     }
 }

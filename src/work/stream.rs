@@ -179,14 +179,14 @@ impl Stream<'_> {
         let is_new =
             dir.there == There::Nothing && !dest.rules.may_skip_new() && dest.references.is_empty();
         if entry.kind != Kind::File || !is_new {
-            stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+            stat = Stat::at(fd, name).during_at(Op::Stat, path)?;
             action = dest.compare(sides, dir, name, &stat, self.run.cache).action;
             self.scan.count_hit(stat.kind(), action);
         }
         let mut file = None;
         if entry.kind == Kind::File && action == Action::Copy {
-            let opened = beneath::open_file(fd.as_fd(), name).during(Op::Open, &path())?;
-            stat = Stat::of(&opened).during(Op::Stat, &path())?;
+            let opened = beneath::open_file(fd.as_fd(), name).during_at(Op::Open, path)?;
+            stat = Stat::of(&opened).during_at(Op::Stat, path)?;
             file = Some(opened);
         }
         if stat.kind() == Kind::Dir {

@@ -178,7 +178,7 @@ fn write_new(
     let run = spot.run;
     let stat = &member.stat;
     let part = spot.create(stat)?;
-    let filled = fill(spot, &part, member, data, lender).during(Op::Write, &spot.path());
+    let filled = fill(spot, &part, member, data, lender).during_at(Op::Write, || spot.path());
     let is_shared = match filled {
         Ok(is_shared) => is_shared,
         Err(failure) => {

@@ -253,7 +253,7 @@ pub(crate) fn open_dir(
     let mut digests = (enter && scan.keep_names).then(Vec::new);
     if enter
         && let Err(failure) = read_names(file.into(), &mut names, &mut children, &mut digests)
-            .during(Op::Scan, &path())
+            .during_at(Op::Scan, path)
     {
         failures.push(failure);
     }

@@ -17,6 +17,33 @@ use crate::sys::{beneath, fiemap};
 /// Extents kept of one file: beyond this it is read in one go.
 const MAX_EXTENTS: usize = 4096;
 
+/// Devices by their place in the listing. Neighbours lie on the same one: it is
+/// remembered, so that the shared list is seldom asked.
+pub(super) struct Devices<'a> {
+    all: &'a Mutex<Vec<u64>>,
+    last: Option<(u64, u16)>,
+}
+
+impl Devices<'_> {
+    pub(super) fn new(all: &Mutex<Vec<u64>>) -> Devices<'_> {
+        Devices { all, last: None }
+    }
+
+    fn index(&mut self, dev: u64) -> u16 {
+        if let Some((_, index)) = self.last.filter(|last| last.0 == dev) {
+            return index;
+        }
+        let mut all = lock(self.all);
+        let at = all.iter().position(|&d| d == dev).unwrap_or_else(|| {
+            all.push(dev);
+            all.len() - 1
+        });
+        let index = u16::try_from(at).unwrap_or(u16::MAX);
+        self.last = Some((dev, index));
+        index
+    }
+}
+
 /// Looks at an entry and fills it in; gives its extents where it lies in more
 /// than one piece.
 ///
@@ -26,15 +53,15 @@ pub(super) fn look(
     scan: &Scan<'_>,
     listing: &Listing,
     entry: &mut Entry,
-    devices: &Mutex<Vec<u64>>,
+    devices: &mut Devices<'_>,
     sides: &mut Sides,
 ) -> Result<Vec<Extent>, Failure> {
     let dir = listing.dir(entry);
     let name = listing.name(entry);
     let path = || dir.path_of(name);
     if let Some(dest) = scan.dest {
-        let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
-        let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+        let fd = sides.source(scan.dest, dir).during_at(Op::Stat, path)?;
+        let stat = Stat::at(fd, name).during_at(Op::Stat, path)?;
         fill_in(entry, &stat, devices);
         let compared = dest.compare(sides, dir, name, &stat, scan.cache);
         (entry.exists, entry.replaces) = (compared.exists, compared.frees_bytes);
@@ -43,7 +70,7 @@ pub(super) fn look(
     }
     let mut file = None;
     if entry.kind == Kind::File && entry.action == Action::Copy {
-        let fd = sides.source(scan.dest, dir).during(Op::Open, &path())?;
+        let fd = sides.source(scan.dest, dir).during_at(Op::Open, path)?;
         let opened = beneath::open_file(fd.as_fd(), name);
         if opened.is_err()
             // What cannot be read still counts for what it is.
@@ -51,8 +78,8 @@ pub(super) fn look(
         {
             fill_in(entry, &stat, devices);
         }
-        let opened = opened.during(Op::Open, &path())?;
-        let stat = Stat::of(&opened).during(Op::Stat, &path())?;
+        let opened = opened.during_at(Op::Open, path)?;
+        let stat = Stat::of(&opened).during_at(Op::Stat, path)?;
         fill_in(entry, &stat, devices);
         if scan.filter.takes_size(stat.size) {
             file = Some((opened, stat));
@@ -60,8 +87,8 @@ pub(super) fn look(
             entry.action = Action::Skip;
         }
     } else if scan.dest.is_none() {
-        let fd = sides.source(scan.dest, dir).during(Op::Stat, &path())?;
-        let stat = Stat::at(fd, name).during(Op::Stat, &path())?;
+        let fd = sides.source(scan.dest, dir).during_at(Op::Stat, path)?;
+        let stat = Stat::at(fd, name).during_at(Op::Stat, path)?;
         fill_in(entry, &stat, devices);
     }
     if entry.kind == Kind::Dir {
@@ -82,16 +109,8 @@ pub(super) fn look(
     }
 }
 
-fn fill_in(entry: &mut Entry, stat: &Stat, devices: &Mutex<Vec<u64>>) {
-    let mut devices = lock(devices);
-    let at = devices
-        .iter()
-        .position(|&d| d == stat.dev)
-        .unwrap_or_else(|| {
-            devices.push(stat.dev);
-            devices.len() - 1
-        });
-    entry.fill(stat, u16::try_from(at).unwrap_or(u16::MAX));
+fn fill_in(entry: &mut Entry, stat: &Stat, devices: &mut Devices<'_>) {
+    entry.fill(stat, devices.index(stat.dev));
 }
 
 /// Where the file lies, if its disk is read in physical order.

@@ -21,7 +21,17 @@ pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Vec<u8
     if MISSING.load(Relaxed) {
         return Ok(None);
     }
+    // Most files have none: without a buffer the kernel makes none either.
     let mut buffer = [0_u8; 1024];
+    let len = match call(dir, name, &mut [])? {
+        Some(0) => Some(0),
+        Some(_) => call(dir, name, &mut buffer)?,
+        None => None,
+    };
+    Ok(len.map(|len| buffer[..len].to_vec()))
+}
+
+fn call(dir: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> io::Result<Option<usize>> {
     let answer = name.with_nix_path(|name| {
         // SAFETY: the name ends with a NUL and the kernel writes at most the
         // given length into the buffer; both live for as long as the call.
@@ -37,10 +47,7 @@ pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Vec<u8
         }
     })?;
     match Errno::result(answer) {
-        Ok(len) => {
-            let len = usize::try_from(len).unwrap_or(0);
-            Ok(Some(buffer[..len].to_vec()))
-        }
+        Ok(len) => Ok(Some(usize::try_from(len).unwrap_or(0))),
         Err(Errno::ERANGE) => Ok(None),
         Err(Errno::ENOSYS | Errno::EPERM) => {
             MISSING.store(true, Relaxed);

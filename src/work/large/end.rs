@@ -25,7 +25,7 @@ pub(super) fn end(
     let spot = large.spot(run);
     let discard = || large.part.discard(&spot);
     let is_complete = matches!(verdict, Some(Verdict::Whole | Verdict::Prefix(_)));
-    let closed = close(large, is_complete).during(Op::Write, &spot.path());
+    let closed = close(large, is_complete).during_at(Op::Write, || spot.path());
     let written = match (verdict, failure.or(closed.err())) {
         (_, Some(failure)) | (Some(Verdict::Failed(failure)), None) => discard().and(Err(failure)),
         (Some(Verdict::Whole), None) => complete(&spot, large, digest),
@@ -90,7 +90,7 @@ fn complete(
     let (Some(table), Some(digest)) = (spot.run.twins(), plain) else {
         let completed = publish(spot, large, digest, false);
         if let (Some(table), true) = (spot.run.twins(), has_arrived(&completed)) {
-            let there = Stat::of(&large.part.file).during(Op::Stat, &spot.path())?;
+            let there = Stat::of(&large.part.file).during_at(Op::Stat, || spot.path())?;
             table.keep(spot, &large.stat, &large.xattrs, there.ino, None);
         }
         return completed;
@@ -135,10 +135,12 @@ fn share(
         }
         Ok(shared)
     });
-    shared.during(Op::Write, &spot.path()).or_else(|failure| {
-        large.part.discard(spot)?;
-        Err(failure)
-    })
+    shared
+        .during_at(Op::Write, || spot.path())
+        .or_else(|failure| {
+            large.part.discard(spot)?;
+            Err(failure)
+        })
 }
 
 fn publish(

@@ -153,7 +153,7 @@ impl Reader<'_, '_> {
         stat: Stat,
         bytes: &[u8],
     ) -> Result<(), Failure> {
-        let now = Stat::of(file).during(Op::Stat, &self.path(entry))?;
+        let now = Stat::of(file).during_at(Op::Stat, || self.path(entry))?;
         if !stat.held_still(&now) {
             return self.large(entry, file, now);
         }
@@ -283,7 +283,7 @@ impl Reader<'_, '_> {
                             usize::try_from(want).map_or(buffer.len(), |n| n.min(buffer.len()));
                         let n = read_at(file, &mut buffer[..len], at).during(Op::Read, path)?;
                         let written = large.file().write_all_at(&buffer[..n], at);
-                        written.during(Op::Write, &large.path(self.run))?;
+                        written.during_at(Op::Write, || large.path(self.run))?;
                         n as u64
                     }
                 };

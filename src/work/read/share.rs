@@ -35,7 +35,7 @@ impl Reader<'_, '_> {
         let (dir, name) = (self.listing.dir(it), self.listing.name(it));
         let xattrs = Place::Open(file)
             .read()
-            .during(Op::Read, &self.path(entry))?;
+            .during_at(Op::Read, || self.path(entry))?;
         let fd = run.dest.dir_for(dir, name)?;
         let spot = Spot {
             run,
@@ -44,7 +44,7 @@ impl Reader<'_, '_> {
             name: dir.dest_name(name),
         };
         let part = spot.create(stat)?;
-        match transfer::share(file, &part.file).during(Op::Write, &spot.path()) {
+        match transfer::share(file, &part.file).during_at(Op::Write, || spot.path()) {
             Ok(Shared::Yes) => {}
             // This file cannot (another extent size, no copy-on-write): the
             // next may.
@@ -55,7 +55,7 @@ impl Reader<'_, '_> {
             }
         }
         // A clone is the file at one moment; its metadata must be that moment's.
-        let now = Stat::of(file).during(Op::Stat, &self.path(entry))?;
+        let now = Stat::of(file).during_at(Op::Stat, || self.path(entry))?;
         if !stat.held_still(&now) {
             return part.discard(&spot).map(|()| false);
         }
