@@ -14,17 +14,18 @@ mod text;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use haul::{Counters, Error, Filter, Job, Report};
+use haul::{Counters, Error, Files, Filter, Job, Report};
 use nix::sys::stat::{Mode, umask};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-use args::{Request, RuleArg, Show, Verb};
+use args::{Request, RuleArg, Selection, Show, Verb};
 use output::Output;
 
 /// Exit code of a command line that makes no sense.
@@ -39,7 +40,7 @@ pub(crate) fn main() -> u8 {
     let Request {
         verb,
         mut options,
-        rules,
+        selection,
         show,
     } = match args::parse(std::env::args_os()) {
         Ok(request) => request,
@@ -53,7 +54,7 @@ pub(crate) fn main() -> u8 {
     haul::raise_open_files_limit();
 
     let mut out = Output::new(&show);
-    if let Err(error) = add_rules(&mut options.filter, &rules) {
+    if let Err(error) = select(&mut options.filter, &selection) {
         let code = out.fatal(&error);
         return out.finish(code);
     }
@@ -92,26 +93,49 @@ pub(crate) fn main() -> u8 {
     out.finish(code)
 }
 
-/// Reads the filters' files.
-fn add_rules(filter: &mut Filter, rules: &[RuleArg]) -> Result<(), Error> {
-    for rule in rules {
+/// Reads the filters' files and the list of paths.
+fn select(filter: &mut Filter, selection: &Selection) -> Result<(), Error> {
+    if selection
+        .files()
+        .filter(|path| path.as_os_str() == "-")
+        .count()
+        > 1
+    {
+        let why = "only one option can read standard input (-)";
+        return Err(Error::Refused(why.into()));
+    }
+    for rule in &selection.rules {
         match rule {
             RuleArg::Pattern(pattern, true) => filter.include(pattern.as_bytes()),
             RuleArg::Pattern(pattern, false) => filter.exclude(pattern.as_bytes()),
             RuleArg::File(path, takes) => {
-                let read = match path.as_os_str() == "-" {
-                    true => {
-                        let mut text = Vec::new();
-                        io::stdin().read_to_end(&mut text).map(|_| text)
-                    }
-                    false => fs::read(path),
-                };
-                let why = |e| format!("cannot read the patterns in \"{}\": {e}", path.display());
-                filter.add_lines(&read.map_err(|e| Error::Refused(why(e)))?, *takes);
+                let text = read_list(path, "patterns")?;
+                filter.add_lines(&text, *takes, selection.from0);
             }
         }
     }
+    if let Some(path) = &selection.files_from {
+        let mut files = Files::default();
+        files.recursive = selection.recursive;
+        files.add_lines(&read_list(path, "paths")?, selection.from0);
+        filter.files = Some(Arc::new(files));
+    }
     Ok(())
+}
+
+/// A whole file, or standard input for `-`.
+fn read_list(path: &Path, what: &str) -> Result<Vec<u8>, Error> {
+    let read = match path.as_os_str() == "-" {
+        true => {
+            let mut text = Vec::new();
+            io::stdin().read_to_end(&mut text).map(|_| text)
+        }
+        false => fs::read(path),
+    };
+    read.map_err(|e| {
+        let path = path.display();
+        Error::Refused(format!("cannot read the {what} in \"{path}\": {e}"))
+    })
 }
 
 /// Runs a job under a progress bar, or under a list of what it does with each

@@ -1,12 +1,16 @@
-//! Which entries of the sources are copied: patterns with rsync's meaning, and
-//! sizes. Pure: nothing is asked of a disk here.
+//! Which entries of the sources are copied: patterns with rsync's meaning,
+//! sizes, and lists of paths ([`files`]). Pure: nothing is asked of a disk here.
 //!
 //! Patterns are tried in their order and the first that matches decides; what
 //! none matches is taken. A path is the one below the destination's root: the
 //! names inside of a source `a/`, and beginning with `a` for a source `a`.
 
+pub(crate) mod files;
 mod pattern;
 
+use std::sync::Arc;
+
+use files::Files;
 use pattern::Pattern;
 
 /// What is left out of a copy, and protected from being deleted.
@@ -26,6 +30,8 @@ pub struct Filter {
     pub min_size: Option<u64>,
     /// Regular files above are left as they are, or not made.
     pub max_size: Option<u64>,
+    /// The paths that are copied, and nothing else; all where none.
+    pub files: Option<Arc<Files>>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,11 +54,10 @@ impl Filter {
     }
 
     /// Adds a file's lines as [`Filter::exclude`] or, with `takes`,
-    /// [`Filter::include`]. Empty lines and those that begin with `;` or `#`
-    /// are comments.
-    pub fn add_lines(&mut self, text: &[u8], takes: bool) {
-        let lines = text.split(|&b| b == b'\n' || b == b'\r');
-        for line in lines.filter(|line| !matches!(line.first(), None | Some(b';' | b'#'))) {
+    /// [`Filter::include`]; with `nul`, what lies between NULs. Without, lines
+    /// that are empty or begin with `;` or `#` are comments.
+    pub fn add_lines(&mut self, text: &[u8], takes: bool, nul: bool) {
+        for line in lines(text, nul) {
             self.add(line, takes);
         }
     }
@@ -96,6 +101,17 @@ impl Filter {
     }
 }
 
+/// The entries of a list that are no comments.
+fn lines(text: &[u8], nul: bool) -> impl Iterator<Item = &[u8]> {
+    let is_end = move |&b: &u8| match nul {
+        true => b == 0,
+        false => b == b'\n' || b == b'\r',
+    };
+    let is_comment = move |line: &[u8]| !nul && matches!(line.first(), Some(b';' | b'#'));
+    text.split(is_end)
+        .filter(move |line| !line.is_empty() && !is_comment(line))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +119,7 @@ mod tests {
     #[test]
     fn the_first_that_matches_decides() {
         let mut filter = Filter::default();
-        filter.add_lines(b"# comment\n\n+ a/*.c\n; another\n- *.c\n", false);
+        filter.add_lines(b"# comment\n\n+ a/*.c\n; another\n- *.c\n", false, false);
         assert!(filter.takes(b"a/x.c", false));
         assert!(!filter.takes(b"b/x.c", false));
         assert!(filter.takes(b"b/x.h", false));

@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use crate::dest::compare::is_up_to_date;
 use crate::dest::made;
 use crate::error::{During, Failure, Op};
-use crate::plan::{Dir, Kind, Listing, There};
+use crate::plan::{Dir, Kind, Listing, Role, There};
 use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::xattrs::Place;
@@ -210,6 +210,13 @@ pub(crate) fn directories(run: &Run<'_>, dirs: &[Arc<Dir>]) {
                 run.failed(failure);
             }
             continue;
+        }
+        if dir.role == Role::Way {
+            // Nothing that is listed was made in it, or could be.
+            if dir.made.get().is_none() && (dir.there != There::Dir || run.is_stopped()) {
+                continue;
+            }
+            run.counters.found.fetch_add(1, Relaxed);
         }
         if run.dest.rules.existing && dir.there == There::Nothing {
             run.counters.count(Outcome::Skipped, || dir.path_of(b""));

@@ -362,6 +362,7 @@ fn scan<'a>(
         choices,
         cache: None,
         filter: &options.filter,
+        expects_all: true,
         one_file_system: options.one_file_system,
         keep_names: options.delete || options.backup.is_some(),
         threads: scanners(),

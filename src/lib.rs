@@ -93,6 +93,7 @@ mod work;
 pub use dedup::tree::dedup_tree;
 pub use error::{Error, Failure, Op};
 pub use filter::Filter;
+pub use filter::files::Files;
 pub use job::{
     Backup, Dedup, DedupIgnore, Job, Options, Order, Reflink, Verify, plan, run, verify_trees,
 };

@@ -69,6 +69,18 @@ pub enum Action {
     Fail,
 }
 
+/// Why a directory is in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is an entry of the tree.
+    Entry,
+    /// It is on the way to what is to be copied (`--files-from`), and made only
+    /// if something is made in it.
+    Way,
+    /// It only holds entries.
+    Holder,
+}
+
 /// A directory of a source, or (for a source that is not a directory) the
 /// directory that holds it.
 #[derive(Debug)]
@@ -88,6 +100,8 @@ pub struct Dir {
     /// The digests of all its names, sorted, where somebody asks for them
     /// (--delete, --backup); none where it was not listed to its end.
     pub(crate) names: Option<Box<[u64]>>,
+    /// Whether it is itself an entry.
+    pub(crate) role: Role,
     /// Its listing failed: not all of it can be copied.
     pub(crate) is_incomplete: bool,
     /// What became of it at the destination, once something was to be made
@@ -246,7 +260,7 @@ impl Dir {
 
     /// Whether this directory is itself an entry of the tree.
     pub fn is_entry(&self) -> bool {
-        !self.source.holds_one
+        self.role != Role::Holder
     }
 }
 
@@ -323,6 +337,7 @@ pub(crate) fn sample_dir() -> Arc<Dir> {
         xattrs: Xattrs::new(),
         there: There::Nothing,
         names: None,
+        role: Role::Entry,
         is_incomplete: false,
         made: OnceLock::new(),
         folds_case: OnceLock::new(),

@@ -218,3 +218,35 @@ fn what_is_left_out_is_not_deleted() {
         assert!(!there("old") && !there("gone/y"));
     }
 }
+
+#[test]
+fn a_comparison_leaves_out_what_the_copy_left_out() {
+    let scratch = Scratch::new();
+    let src = scratch.src();
+    for name in ["a.o", "d/b.o", "d/c.c", "tmp/x"] {
+        src.file(name, name);
+    }
+    src.random("large", 1, 100_000);
+    let dst = scratch.dst();
+    let filters = ["--exclude=*.o", "--exclude=/tmp/", "--max-size=50K"];
+    Haul::new().args(filters).copy(src.root(), &dst).run().ok();
+    let sides = [src.root(), &*dst].map(|path| path.to_str().expect("UTF-8"));
+    let verify = |filters: &[&str]| haul([&["verify", "--json"], filters, &sides].concat());
+    let ran = verify(&filters);
+    ran.ok();
+    assert_eq!((ran.figure("excluded"), ran.figure("skipped")), (3, 1));
+    verify(&filters[..2]).exits(&[2, 23]).says("large");
+    verify(&[]).exits(&[2, 23]).says("a.o");
+    // What is left out is no extra file either, and what is not is looked at.
+    fs::write(dst.join("d/mine.o"), "x").expect("write");
+    fs::create_dir(dst.join("tmp")).expect("mkdir");
+    // A new name has changed the time of its directory.
+    src.mtime("d", 978_307_200, 0);
+    Tree::new(dst.clone()).mtime("d", 978_307_200, 0);
+    for root in [src.root(), &*dst] {
+        Tree::new(root.to_path_buf()).mtime("", 978_307_200, 0);
+    }
+    verify(&filters).ok();
+    fs::write(dst.join("d/c.c"), "C/c.c").expect("write");
+    verify(&filters).exits(&[2, 23]).says("c.c");
+}

@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use haul::{Backup, Dedup, DedupIgnore, Options, Order, Reflink, Verify};
 
-pub(super) use filters::RuleArg;
+pub(super) use filters::{RuleArg, Selection};
 use typed::{DedupMay, HowDedup, HowVerify, Typed, WhenReflink, WhichOrder};
 
 /// A command line that makes sense.
@@ -21,8 +21,7 @@ use typed::{DedupMay, HowDedup, HowVerify, Typed, WhenReflink, WhichOrder};
 pub(super) struct Request {
     pub(super) verb: Verb,
     pub(super) options: Options,
-    /// Of filters, in the order in which they were given.
-    pub(super) rules: Vec<RuleArg>,
+    pub(super) selection: Selection,
     pub(super) show: Show,
 }
 
@@ -80,7 +79,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 filter: filters::sizes(&plan.filtering),
                 ..plan.second.options(plan.reading.options())
             },
-            rules,
+            selection: Selection::new(rules, &plan.filtering, plan.habit.recursive),
             show: plan.talking.show(),
             verb: Verb::Plan {
                 sources: plan.sources,
@@ -90,9 +89,10 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
         Some(typed::Verb::Verify(compare)) => Ok(Request {
             options: Options {
                 one_file_system: compare.one_file_system,
+                filter: filters::sizes(&compare.filtering),
                 ..compare.reading.options()
             },
-            rules: Vec::new(),
+            selection: Selection::new(rules, &compare.filtering, compare.recursive),
             show: compare.talking.show(),
             verb: Verb::Verify {
                 src: compare.src,
@@ -107,7 +107,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
                 cache: (!join.no_cache).then(cache_file).flatten(),
                 ..join.reading.options()
             },
-            rules: Vec::new(),
+            selection: Selection::default(),
             show: join.talking.show(),
             verb: Verb::Dedup {
                 path: join.path,
@@ -116,7 +116,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
         }),
         Some(typed::Verb::Cache(cache)) => Ok(Request {
             options: Options::default(),
-            rules: Vec::new(),
+            selection: Selection::default(),
             show: cache.talking.show(),
             verb: Verb::Cache(match cache {
                 typed::Cache { clear: true, .. } => CacheVerb::Clear,
@@ -145,6 +145,7 @@ fn copy(typed: typed::Copy, rules: Vec<RuleArg>, escaped: bool) -> Result<Reques
         );
         return Err(Typed::command().error(ErrorKind::ArgumentConflict, message));
     }
+    let selection = Selection::new(rules, &typed.filtering, typed.habit.recursive);
     let options = Options {
         verify: match typed.verify {
             HowVerify::Read => Verify::Read,
@@ -177,7 +178,7 @@ fn copy(typed: typed::Copy, rules: Vec<RuleArg>, escaped: bool) -> Result<Reques
     Ok(Request {
         verb,
         options,
-        rules,
+        selection,
         show: typed.talking.show(),
     })
 }

@@ -78,6 +78,9 @@ pub(super) fn copy_lines(report: &Report) -> Vec<String> {
     if report.skipped > 0 {
         sum.push_str(&format!(" + skipped {}", text::count(report.skipped)));
     }
+    if report.skipped > 0 {
+        sum.push_str(&format!(" + left out {}", text::count(report.skipped)));
+    }
     if not_reached(report) > 0 {
         sum.push_str(&format!(
             " + not reached {}",
@@ -189,7 +192,13 @@ pub(super) fn compare_lines(report: &Report) -> Vec<String> {
         text::size(report.verified_bytes),
         text::time(report.elapsed)
     );
-    vec![sum, content, last_line(report, "not equal")]
+    let mut lines = vec![sum, content];
+    if report.excluded > 0 {
+        let names = text::counted(report.excluded, "name", "names");
+        lines.push(format!("filters left out {names}, on both sides alike"));
+    }
+    lines.push(last_line(report, "not equal"));
+    lines
 }
 
 /// What `haul dedup` joined.

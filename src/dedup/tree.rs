@@ -62,6 +62,7 @@ pub fn dedup_tree(
         dest: None,
         cache: cache.as_ref(),
         filter: &options.filter,
+        expects_all: true,
         choices: &choices,
         one_file_system: options.one_file_system,
         keep_names: false,

@@ -60,11 +60,25 @@ impl Ends {
                     .into(),
             ));
         }
+        let listed = options.filter.files.is_some();
+        if listed && sources.len() != 1 {
+            return Err(Error::Refused(
+                "--files-from lists paths of one source: name one directory".into(),
+            ));
+        }
+        if listed && options.delete {
+            return Err(Error::Refused(
+                "--delete would remove what --files-from does not list: leave one of them".into(),
+            ));
+        }
         if sources.is_empty() {
             return Err(Error::Refused(
                 "there is nothing to copy: name a source".into(),
             ));
         }
+        // What is listed lies below the source, whose name is no part of it.
+        let contents: Vec<PathBuf> = sources.iter().map(|path| path.join("")).collect();
+        let sources = if listed { &contents } else { sources };
         let arguments = sources
             .iter()
             .map(|path| look(path))

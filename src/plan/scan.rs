@@ -8,6 +8,7 @@
 
 pub(crate) mod list;
 mod look;
+mod select;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,6 +36,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) choices: &'a Choices,
     pub(crate) cache: Option<&'a Cache>,
     pub(crate) filter: &'a Filter,
+    /// A listed path that is not there is a failure.
+    pub(crate) expects_all: bool,
     pub(crate) one_file_system: bool,
     /// Directories have to remember their names.
     pub(crate) keep_names: bool,

@@ -15,7 +15,7 @@ use crate::error::{During, Error, Failure, Op};
 use crate::job::{Options, Verify};
 use crate::plan::choose::Choices;
 use crate::plan::scan::{Scan, Scanned, Start};
-use crate::plan::{Entry, Listing, Source};
+use crate::plan::{Action, Entry, Listing, Role, Source};
 use crate::report::{Counters, Note, Outcome, Report};
 use crate::sys::beneath::{self, Root};
 use crate::sys::mounts;
@@ -51,11 +51,12 @@ pub fn verify_trees(
     nix::unistd::syncfs(&to.source.root).during(Op::Sync, dst)?;
     counters.enter("scan");
     let theirs = Counters::default();
-    let scan = |counters, start: &Start| {
+    let scan = |counters, start: &Start, expects_all| {
         let scan = Scan {
             dest: None,
             cache: None,
             filter: &options.filter,
+            expects_all,
             choices: &choices,
             one_file_system: options.one_file_system,
             keep_names: false,
@@ -66,11 +67,11 @@ pub fn verify_trees(
         scan.run(std::slice::from_ref(start))
     };
     let mut source = Side {
-        scanned: scan(counters, &from),
+        scanned: scan(counters, &from, true),
         start: from,
     };
     let mut copy = Side {
-        scanned: scan(&theirs, &to),
+        scanned: scan(&theirs, &to, false),
         start: to,
     };
     counters.scan_done.store(true, Relaxed);
@@ -153,8 +154,10 @@ impl<'a> Comparison<'a> {
         let mut across = vec![None; ours.dirs.len()];
         for (i, dir) in ours.dirs.iter().enumerate() {
             across[i] = their_dirs.remove(&dir.relative());
-            if !dir.is_entry() {
-                continue;
+            match (dir.role, across[i]) {
+                (Role::Holder, _) | (Role::Way, None) => continue,
+                (Role::Way, Some(_)) => drop(self.counters.found.fetch_add(1, Relaxed)),
+                (Role::Entry, _) => {}
             }
             match across[i] {
                 Some(there) => self.pair_dirs(dir, &theirs.dirs[there as usize]),
@@ -171,6 +174,10 @@ impl<'a> Comparison<'a> {
                     their_entries.remove(&(dir, ours.name(entry)))
                 }
             });
+            if entry.action == Action::Skip {
+                self.counters.count(Outcome::Skipped, || ours.path(entry));
+                continue;
+            }
             let Some(there) = there else {
                 self.missing(ours.path(entry), &relative(ours, entry));
                 continue;
@@ -180,7 +187,10 @@ impl<'a> Comparison<'a> {
             }
         }
         for (_, i) in their_dirs {
-            self.extra(theirs.dirs[i as usize].path_of(b""));
+            let dir = &theirs.dirs[i as usize];
+            if dir.role == Role::Entry {
+                self.extra(dir.path_of(b""));
+            }
         }
         for (_, i) in their_entries {
             self.extra(theirs.path(&theirs.entries[i as usize]));

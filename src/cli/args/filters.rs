@@ -1,7 +1,7 @@
 //! Filters in the order in which they were typed, over all four options.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use haul::Filter;
@@ -17,10 +17,43 @@ pub(in crate::cli) enum RuleArg {
     File(PathBuf, bool),
 }
 
-/// All of them, by their place on the command line.
+/// What is still to be read, of which entries count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) struct Selection {
+    /// Filters, in the order in which they were given.
+    pub(in crate::cli) rules: Vec<RuleArg>,
+    /// A list of paths; `-` is standard input.
+    pub(in crate::cli) files_from: Option<PathBuf>,
+    /// What separates entries of lists and of pattern files.
+    pub(in crate::cli) from0: bool,
+    /// Listed directories stand for all that is in them.
+    pub(in crate::cli) recursive: bool,
+}
+
+impl Selection {
+    pub(super) fn new(rules: Vec<RuleArg>, typed: &Filtering, recursive: bool) -> Selection {
+        Selection {
+            rules,
+            files_from: typed.files_from.clone(),
+            from0: typed.from0,
+            recursive,
+        }
+    }
+
+    /// Every file that is to be read.
+    pub(in crate::cli) fn files(&self) -> impl Iterator<Item = &Path> {
+        let of_rules = self.rules.iter().filter_map(|rule| match rule {
+            RuleArg::File(path, _) => Some(&**path),
+            RuleArg::Pattern(..) => None,
+        });
+        of_rules.chain(self.files_from.as_deref())
+    }
+}
+
+/// All filters, by their place on the command line.
 pub(super) fn in_order(matches: &ArgMatches) -> Vec<RuleArg> {
     let matches = match matches.subcommand() {
-        Some(("plan", matches)) => matches,
+        Some(("plan" | "verify", matches)) => matches,
         Some(_) => return Vec::new(),
         None => matches,
     };

@@ -195,6 +195,11 @@ pub(super) struct Compare {
     /// The tree that is looked at
     #[arg(value_name = "DST")]
     pub(super) dst: PathBuf,
+    /// With --files-from: listed directories with all that is below
+    #[arg(short, long)]
+    pub(super) recursive: bool,
+    #[command(flatten)]
+    pub(super) filtering: Filtering,
     /// Do not cross into other filesystems
     #[arg(short = 'x', long)]
     pub(super) one_file_system: bool,
@@ -318,6 +323,17 @@ pub(super) struct Filtering {
     /// Read patterns of what to take from FILE
     #[arg(long, value_name = "FILE")]
     pub(super) include_from: Vec<PathBuf>,
+    /// Copy only the paths listed in FILE, one a line, below the one source
+    ///
+    /// `-` is standard input. A directory is made without what is in it; with
+    /// its names, if a slash follows; with all that is below with -r, which
+    /// has to be given (-a does not imply it here). Blank lines and those that
+    /// begin with # or ; are passed over. Filters apply as well.
+    #[arg(long, value_name = "FILE")]
+    pub(super) files_from: Option<PathBuf>,
+    /// Lists and pattern files are separated by NUL, as find -print0 writes them
+    #[arg(short = '0', long)]
+    pub(super) from0: bool,
     /// Leave regular files that are larger than SIZE
     #[arg(long, value_name = "SIZE", value_parser = super::size::parse)]
     pub(super) max_size: Option<u64>,
@@ -419,7 +435,7 @@ pub(super) struct Habit {
     /// Everything below, and owner, mode, times, devices, symlinks as they are
     #[arg(short, long)]
     pub(super) archive: bool,
-    /// Directories with all that is in them
+    /// Directories with all that is in them (with --files-from only so)
     #[arg(short, long)]
     pub(super) recursive: bool,
     /// Hard links, as links

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use nix::dir::Type;
 use nix::fcntl::OFlag;
 
-use super::{Scan, Start, lock};
+use super::{Scan, Start, lock, select};
 use crate::error::{During, Failure, Op};
-use crate::plan::{Dir, Kind, Listing, Source, There};
+use crate::plan::{Dir, Kind, Listing, Role, Source, There};
 use crate::report::Outcome;
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
@@ -129,6 +130,7 @@ pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
         xattrs: Xattrs::new(),
         there: There::Dir,
         names: Some([digest_of(start.source.rename.as_deref().unwrap_or(name))].into()),
+        role: Role::Holder,
         is_incomplete: false,
         made: OnceLock::new(),
         folds_case: OnceLock::new(),
@@ -257,23 +259,28 @@ pub(crate) fn open_dir(
     {
         failures.push(failure);
     }
-    leave_out(
-        scan,
-        &source,
-        parent.as_deref(),
-        &name,
-        &mut names,
-        &mut children,
-    );
     if let Some(cache) = scan.cache.filter(|_| enter && failures.is_empty()) {
         let mut inodes: Vec<u64> = names.iter().map(|name| name.ino).collect();
         inodes.sort_unstable();
         cache.listed(&source.root, &stat, &inodes);
     }
-    scan.counters
-        .found
-        .fetch_add(1 + names.len() as u64, Relaxed);
+    let below = match &parent {
+        Some(parent) => beneath::join([&parent.relative_dest()[..], &name]),
+        None => source.below.to_vec(),
+    };
+    let is_complete = enter && failures.is_empty();
+    let (role, lost) = select::select(scan, &relative, &below, &mut names, &mut children);
+    let found = names.len() + usize::from(role == Role::Entry);
+    scan.counters.found.fetch_add(found as u64, Relaxed);
     let is_incomplete = !failures.is_empty();
+    if is_complete && scan.expects_all {
+        failures.extend(lost.into_iter().map(|(at, why)| {
+            let path = path().join(std::ffi::OsStr::from_bytes(&at));
+            scan.counters.found.fetch_add(1, Relaxed);
+            scan.counters.count(Outcome::Failed, || path.clone());
+            select::failure(path, why)
+        }));
+    }
     let made = OnceLock::new();
     let dir = Arc::new(Dir {
         parent,
@@ -283,6 +290,7 @@ pub(crate) fn open_dir(
         xattrs,
         there,
         names: digests.filter(|_| !is_incomplete).map(sorted),
+        role,
         is_incomplete,
         made,
         folds_case: OnceLock::new(),
@@ -359,34 +367,6 @@ fn kind_of(kind: Type) -> Kind {
         Type::BlockDevice => Kind::BlockDevice,
         Type::File => Kind::File,
     }
-}
-
-/// Takes out the names that a filter leaves out, and counts them.
-fn leave_out(
-    scan: &Scan<'_>,
-    source: &Source,
-    parent: Option<&Dir>,
-    name: &[u8],
-    names: &mut Vec<Name>,
-    children: &mut Vec<(u64, Box<[u8]>)>,
-) {
-    if scan.filter.takes_all_names() {
-        return;
-    }
-    let above = match parent {
-        Some(parent) => parent.relative_dest(),
-        None => source.below.to_vec(),
-    };
-    let dir = beneath::join([&above[..], name]);
-    let takes = |name: &[u8], is_dir| {
-        let taken = scan.filter.takes(&beneath::join([&dir[..], name]), is_dir);
-        if !taken {
-            scan.counters.excluded.fetch_add(1, Relaxed);
-        }
-        taken
-    };
-    names.retain(|entry| takes(&entry.name, false));
-    children.retain(|(_, name)| takes(name, true));
 }
 
 /// What the destination holds under a directory's name.
