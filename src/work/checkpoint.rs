@@ -153,7 +153,8 @@ pub(crate) fn adopt(
     stat: &Stat,
     ranges: &[Range<u64>],
 ) -> Result<Option<Adopted>, Failure> {
-    if !is_wanted(spot.run.dest, stat) {
+    // Where entries meet, it may be what this very run is writing.
+    if !is_wanted(spot.run.dest, stat) || spot.meets() {
         return Ok(None);
     }
     // Under its own name it must be one that may be replaced, too. What is

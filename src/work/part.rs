@@ -86,9 +86,10 @@ impl Spot<'_> {
     }
 
     /// Removes what a killed run has left of a file, so that its room is free;
-    /// `false` where it may have another name that means something.
+    /// `false` where it may have another name that means something, or be what
+    /// this very run is writing.
     fn remove_part(&self, there: &Stat) -> Result<bool, Failure> {
-        if there.links != 1 || !self.run.dest.is_own(there) {
+        if self.meets() || there.links != 1 || !self.run.dest.is_own(there) {
             return Ok(false);
         }
         let opened = self.open_to_write(self.name);

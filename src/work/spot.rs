@@ -134,7 +134,7 @@ impl Spot<'_> {
     }
 
     /// Whether entries of several directories may get a name here.
-    fn meets(&self) -> bool {
+    pub(super) fn meets(&self) -> bool {
         made(&self.dir).is_some_and(|made| made.taken.is_some())
     }
 
