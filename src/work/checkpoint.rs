@@ -248,6 +248,15 @@ fn verified(
     (is_all && hasher.digest128() == record.digest).then(|| (record.offset, Box::new(hasher)))
 }
 
+/// Holds a part for as long as it is written, where there are locks: no other
+/// run takes it for one that was left.
+pub(crate) fn hold(part: &Part) {
+    match part.file.try_lock() {
+        // Who looks at it right now will find that it is no leftover.
+        Ok(()) | Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+    }
+}
+
 /// Begins a file: one that replaces another gets a name that a later run
 /// finds, if it is large enough.
 pub(crate) fn create(spot: &Spot<'_>, stat: &Stat) -> Result<Part, Failure> {
@@ -284,9 +293,7 @@ impl Checkpoints {
         }
         let source = identity(stat);
         if adopted.is_none() {
-            // Held by whoever found it meanwhile, or on a filesystem without
-            // locks or attributes: it is copied all the same.
-            part.file.try_lock().ok()?;
+            // On a filesystem without attributes it is copied all the same.
             let nothing = Record {
                 source: source.clone(),
                 offset: 0,

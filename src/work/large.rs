@@ -278,6 +278,7 @@ fn begin(spot: &Spot<'_>, source: &Source, may_resume: bool) -> Result<Begun, Fa
         }) => (part, None, Some((offset, hasher))),
         None => {
             let (part, delta) = delta::begin(spot, stat, ranges)?;
+            checkpoint::hold(&part);
             (part, delta, None)
         }
     };

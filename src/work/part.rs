@@ -18,6 +18,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use super::checkpoint;
 use super::spot::{Spot, temporary_name};
 use crate::error::{During, Failure, Op};
+use crate::plan::LARGE_BYTES;
 use crate::sys::metadata::{Stat, Target};
 use crate::sys::special;
 use crate::sys::xattrs::{Place, Xattrs};
@@ -89,7 +90,9 @@ impl Spot<'_> {
     /// `false` where it may have another name that means something, or be what
     /// this very run is writing.
     fn remove_part(&self, there: &Stat) -> Result<bool, Failure> {
-        if self.meets() || there.links != 1 || !self.run.dest.is_own(there) {
+        // A small one takes little room, and is not locked by who writes it.
+        let is_small = there.allocated <= LARGE_BYTES;
+        if is_small || self.meets() || there.links != 1 || !self.run.dest.is_own(there) {
             return Ok(false);
         }
         let opened = self.open_to_write(self.name);
