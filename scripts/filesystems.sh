@@ -59,7 +59,7 @@ trap 'exit 129' HUP
 
 make() {
     case $1 in
-    # Twice the usual inodes: one test makes 200,000 files and copies them.
+    # Twice the usual inodes: one test makes 70,000 files and copies them.
     ext4) mkfs.ext4 -q -i 4096 "$2" ;;
     xfs) mkfs.xfs -q -m reflink=1 "$2" ;;
     btrfs) mkfs.btrfs -q "$2" ;;

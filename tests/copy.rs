@@ -82,18 +82,18 @@ fn an_empty_directory_is_copied() {
 }
 
 #[test]
-fn two_hundred_thousand_files_in_one_directory_arrive() {
+fn seventy_thousand_files_in_one_directory_arrive() {
     let scratch = Scratch::new();
     let src = scratch.src();
     src.dir("d");
-    for index in 0..200_000 {
+    for index in 0..70_000 {
         fs::write(src.path(format!("d/file-{index:07}.dat")), b"x").expect("write");
     }
     let ran = copy(src.root(), &scratch.dst());
     ran.ok();
-    assert_eq!(ran.figure("found"), 200_002);
-    assert_eq!(names_in(&scratch.dst().join("d")).len(), 200_000);
-    let picked = scratch.dst().join("d/file-0123456.dat");
+    assert_eq!(ran.figure("found"), 70_002);
+    assert_eq!(names_in(&scratch.dst().join("d")).len(), 70_000);
+    let picked = scratch.dst().join("d/file-0065537.dat");
     assert_eq!(fs::read(picked).expect("read"), b"x");
 }
 
