@@ -90,6 +90,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
         Some(typed::Verb::Verify(compare)) => Ok(Request {
             options: Options {
                 one_file_system: compare.one_file_system,
+                cached: compare.cached,
                 ..compare.reading.options()
             },
             rules: Vec::new(),

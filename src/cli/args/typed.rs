@@ -195,6 +195,12 @@ pub(super) struct Compare {
     /// The tree that is looked at
     #[arg(value_name = "DST")]
     pub(super) dst: PathBuf,
+    /// Let the kernel answer from its cache
+    ///
+    /// Without it, cached pages are dropped and both sides are read from their
+    /// media: what is only right in memory counts for nothing.
+    #[arg(long)]
+    pub(super) cached: bool,
     /// Do not cross into other filesystems
     #[arg(short = 'x', long)]
     pub(super) one_file_system: bool,
