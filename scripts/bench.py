@@ -477,6 +477,8 @@ def parse():
                         help="the same as SUITE; again stands for all cases of bench_again.py")
     parser.add_argument("--runs", type=int, help="of each tool, interleaved (default 5; smoke 1)")
     parser.add_argument("--tools", help="comma-separated (default: all; smoke: %s)" % SMOKE_TOOLS)
+    parser.add_argument("--rivals", default="", metavar="TEXT",
+                        help="of a case of bench_again.py: only those with TEXT in their name")
     parser.add_argument("--haul", default=ROOT / "target/release/haul", help="the binary")
     parser.add_argument("--haul-options", default="", help="further options for haul")
     parser.add_argument("--without-haul", action="store_true", help="do not miss it if it is missing")

@@ -48,6 +48,7 @@ DELTA = {
 }
 VERIFY = {
     "haul": "haul verify -q {src} {dst}",
+    "haul --cached": "haul verify -q --cached {src} {dst}",
     "rsync": "rsync -rcni --delete {src}/ {dst}/",
     "rclone": "rclone check -q {src} {dst}",
     "rclone --download": "rclone check -q --download {src} {dst}",
@@ -73,7 +74,7 @@ def pairs_of_cache(text, orders=("none", "physical")):
     }
 
 
-LEARN = pairs_of_cache("") | pairs_of_cache("--dedup ", ("none",))
+LEARN = pairs_of_cache("--dedup ", ("none",)) | pairs_of_cache("")
 KNOWN = pairs_of_cache("--checksum ")
 
 
@@ -143,6 +144,9 @@ def suites():
             SECOND | DELTA, "before", edit=flip, seen=("literal",))),
         "again-mixture-verify": (None, mixture, 512, Case(
             VERIFY, "tree", kept=True, verdict=True)),
+        # From a disk: then the order of reading counts.
+        "again-mixture-verify-xfs": ("xfs", mixture, 512, Case(
+            VERIFY, "tree", kept=True, verdict=True)),
         "again-media-first": (None, media, 768, Case(FIRST)),
         "again-media-unchanged": (None, media, 768, Case(SECOND, "tree", kept=True)),
         "again-media-changed": (None, media, 1280, Case(
@@ -194,6 +198,8 @@ class Again:
         names = []
         for name in self.case.rivals:
             program = name.split()[0]
+            if self.bench.args.rivals not in name:
+                continue
             if program in self.bench.versions or program == "diff":
                 if self.bench.version(program):
                     names.append(name)

@@ -70,7 +70,7 @@ def again(runs_by_tool):
         tool: [run for run in runs if run["content_ok"] and not run["exit"]] or runs
         for tool, runs in runs_by_tool.items()
     }
-    bases = [base for base in ("haul", "haul --verify=none") if base in valid]
+    bases = [base for base in ("haul", "haul --verify=none", "haul --cached") if base in valid]
     cold = any(run["disk"] for runs in valid.values() for run in runs)
     seen = list(dict.fromkeys(key for runs in valid.values() for run in runs for key in run["seen"]))
     head = ["command", "n", "wall s", *(f"x {base}" for base in bases or ["without cache"]),
