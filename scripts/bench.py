@@ -2,10 +2,12 @@
 """Run haul beside other copiers, and keep every raw run.
 
     bench.py [SUITE...] [--runs 5] [--tools haul,cp,rsync] [--haul target/release/haul]
+    bench.py --suite again             the second copy: the cases of bench_again.py
 
 Suites: aged-xfs aged-ext4 fresh-xfs fresh-ext4 linux-xfs (cold, from the simulated disk of hddsim),
 warm-small warm-large (ext4 to ext4 in memory, cache warm), memory-1m (peak memory of haul at a
-million files), smoke (all of it at the smallest size, under a minute). Needs root, loop devices
+million files), again (second copies, see bench_again.py; each of its cases is a suite by itself),
+smoke (all of it at the smallest size, in a few minutes). Needs root, loop devices
 and FUSE. METHODOLOGY.md says what is measured and why; report.py makes tables of the results.
 
 Exits 1 if haul failed, left a wrong tree or was not found; what befalls others is recorded.
@@ -25,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import bench_again
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -75,8 +79,9 @@ TOOLS = {
     "blitcp": Tool("blitcp", "blitcp --no-dedup --no-cache {src} {dst}", "blitcp --version"),
 }
 
-Suite = collections.namedtuple("Suite", "fs tree image_mib haul_options only disk mkfs",
-                               defaults=("", None, "8G", ()))
+# `case` (bench_again.Case) is for second copies: rivals of its own, and a destination that is not empty.
+Suite = collections.namedtuple("Suite", "fs tree image_mib haul_options only disk mkfs case",
+                               defaults=("", None, "8G", (), None))
 COLD = 768  # MiB of the destination's image
 SUITES = {
     "aged-xfs": Suite("xfs", ["--shape", "aged"], COLD),
@@ -98,6 +103,7 @@ SUITES = {
     "smoke-fresh-ext4": Suite("ext4", ["--shape", "fresh", "--files", "300"], 256, disk="1G"),
     "smoke-warm": Suite(None, ["--shape", "small", "--files", "2000"], 256, "--verify=none"),
 }
+SUITES |= {name: Suite(**about) for name, about in bench_again.SUITES.items()}
 SMOKE_TOOLS = "haul,cp,rsync"
 
 
@@ -153,17 +159,18 @@ class WarmSource:
         self.image.format()
         self.root = self.image.mount_point / "tree"
         self.tree = make_tree(self.root, suite)
+        if suite.case and suite.case.edit:
+            # What was copied the first time stays beside it.
+            before = self.root.rename(self.image.mount_point / "before")
+            run("cp", "-aT", before, self.root)
+            suite.case.edit(self.root)
         self.manifest = manifest(self.root)
         self.image.unmount()
         # Read-only, so that every run sees the same bits and no access times.
         self.image.mount("ro,noatime")
 
     def prepare(self):
-        for directory, _, names in os.walk(self.root):
-            for name in names:
-                with open(os.path.join(directory, name), "rb", buffering=0) as file:
-                    while file.read(4 * MIB):
-                        pass
+        read_all(self.root)
 
     def begin(self):
         pass
@@ -228,6 +235,15 @@ class ColdSource:
 
     def close(self):
         self.simdisk("stop")
+
+
+def read_all(root):
+    """From here on all of it is in memory."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            with open(os.path.join(directory, name), "rb", buffering=0) as file:
+                while file.read(4 * MIB):
+                    pass
 
 
 def make_tree(root, suite):
@@ -315,7 +331,7 @@ class Bench:
 
     def version(self, name):
         """The first line of its version; None if it is not installed."""
-        tool = TOOLS[name]
+        tool = TOOLS.get(name) or Tool(name, "", f"{name} --version")
         if not shutil.which(tool.program, path=self.env["PATH"]):
             return None
         try:
@@ -352,13 +368,22 @@ class Bench:
 
     def suite(self, name):
         suite = SUITES[name]
+        if suite.case:
+            return self.again(name, suite)
         names = [tool for tool in self.versions if not suite.only or tool in suite.only]
         present = [tool for tool in names if self.versions[tool]]
         for tool in sorted(set(names) - set(present)):
             print(f"{name}: {tool} is not installed, skipped", flush=True)
             self.failed |= tool == "haul" and not self.args.without_haul
-        if not present:
-            return
+        if present:
+            self.rounds(name, suite, present, self.measure)
+
+    def again(self, name, suite):
+        """As a suite, with rivals (one program may be there with several options) for tools."""
+        again = bench_again.Again(self, suite, read_all, manifest, compare, content_differs)
+        self.rounds(name, suite, again.present(), again.measure)
+
+    def rounds(self, name, suite, present, measure):
         work = self.work / name
         work.mkdir()
         closing = []
@@ -370,7 +395,7 @@ class Bench:
             self.keep(name, self.session(name, suite, source))
             for turn in range(self.args.runs):
                 for tool in present:
-                    record = self.measure(suite, source, target, tool)
+                    record = measure(suite, source, target, tool)
                     self.keep(name, dict(kind="run", suite=name, tool=tool, turn=turn) | record)
                     self.judge(name, tool, turn, record)
         finally:
@@ -395,6 +420,9 @@ class Bench:
         disk = source.end()
         differences = compare(source.manifest, copy)
         target.unmount()
+        return self.record(text, measured, disk, differences, out, err)
+
+    def record(self, text, measured, disk, differences, out, err):
         show = lambda path: path.read_text(errors="replace")[-2000:]
         return dict(
             command=text.replace(str(self.work), "$WORK"), **measured, disk=disk,
@@ -421,11 +449,12 @@ class Bench:
 
     def judge(self, suite, tool, turn, record):
         wrong = bool(record["exit"] or record["differences"] or record["sync_failed"])
-        self.failed |= tool == "haul" and wrong
+        self.failed |= tool.split()[0] == "haul" and wrong
         disk = record["disk"]
         busy = f" busy {disk['busy_s']:7.2f} s, {disk['seeks']:6.0f} seeks" if disk else ""
         notes = [f"exit {record['exit']}"] * bool(record["exit"])
         notes += [f"{what} {entry['count']}" for what, entry in record["differences"].items()]
+        notes += [f"{what} {value}" for what, value in record.get("seen", {}).items()]
         print(f"{suite:17} #{turn} {tool:7} {record['wall_s']:8.2f} s{busy}"
               f" {record['peak_rss_kib'] / 1024:7.0f} MiB  {', '.join(notes)}", flush=True)
 
@@ -444,8 +473,12 @@ def parse():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="default: the four cold ones")
+    parser.add_argument("--suite", action="append", default=[], dest="more", metavar="SUITE",
+                        help="the same as SUITE; again stands for all cases of bench_again.py")
     parser.add_argument("--runs", type=int, help="of each tool, interleaved (default 5; smoke 1)")
     parser.add_argument("--tools", help="comma-separated (default: all; smoke: %s)" % SMOKE_TOOLS)
+    parser.add_argument("--rivals", default="", metavar="TEXT",
+                        help="of a case of bench_again.py: only those with TEXT in their name")
     parser.add_argument("--haul", default=ROOT / "target/release/haul", help="the binary")
     parser.add_argument("--haul-options", default="", help="further options for haul")
     parser.add_argument("--without-haul", action="store_true", help="do not miss it if it is missing")
@@ -455,6 +488,10 @@ def parse():
     parser.add_argument("--label", default=time.strftime("%Y-%m-%d"), help="begins the files' names")
     parser.add_argument("--work", default="/dev/shm", help="where the images go: a tmpfs")
     args = parser.parse_args()
+    args.suites += args.more
+    if "again" in args.suites:
+        args.suites.remove("again")
+        args.suites += [name for name in bench_again.SUITES if not name.startswith("smoke-")]
     smoke = args.suites == ["smoke"]
     if smoke:
         args.suites = [name for name in SUITES if name.startswith("smoke-")]

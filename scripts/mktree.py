@@ -12,8 +12,9 @@ in what order the files came to the disk (--order):
                deleted at the end: as years of use leave a disk
   interleaved  all files grow together, 64 KiB at a time: every file in many extents
 
-Contents do not compress, and differ unless --duplicates asks for copies. Times and modes come
-from the seed as well. Prints one JSON line that says what was made.
+Contents do not compress, and differ unless --duplicates asks for copies, or --twins for copies that
+have mode and time in common as well. Times and modes come from the seed. Prints one JSON line that
+says what was made.
 """
 
 import argparse
@@ -38,6 +39,9 @@ SHAPES = {
     "empty": dict(sizes="fixed", mean=0),
     "fragmented": dict(order="interleaved", dirs="flat", files=64, mean=4_000_000),
     "linux": dict(order="fresh"),
+    # The trees of two published comparisons of copiers, see METHODOLOGY.md, 6.5.
+    "mixture": dict(order="fresh", groups="2000x2000-50000,20x2000000-4000000,4x10000000-10000000"),
+    "media": dict(order="fresh", groups="1000x1000-100000,3x100000000-100000000"),
 }
 DEFAULTS = dict(order="aged", dirs="tree", sizes="exponential", files=12_347, mean=9_000)
 FILES_PER_DIRECTORY = 25
@@ -118,17 +122,31 @@ def plan_files(args, directories, rng):
     per_directory = [0] * len(directories)
     for _ in range(args.files):
         per_directory[rng.randrange(len(directories))] += 1
-    files = []
+    files, sizes = [], group_sizes(args.groups, rng)
     for directory, count in zip(directories, per_directory):
         for number in range(count):
             path = os.path.join(directory, f"file-{number:06d}.bin")
-            size, content = draw_size(args.sizes, args.mean, rng), f"{args.seed}/{len(files)}"
+            size = sizes.pop() if sizes else draw_size(args.sizes, args.mean, rng)
+            content = f"{args.seed}/{len(files)}"
             if files and rng.random() < args.duplicates:
                 twin = rng.choice(files)
                 size, content = twin.size, twin.content
             mtime_ns = EPOCH_NS + rng.randrange(YEARS_NS)
             files.append(File(path, size, content, rng.choice(MODES), mtime_ns))
+            if args.twins and rng.random() < args.twins:
+                twin = rng.choice(files)
+                files[-1] = File(path, twin.size, twin.content, twin.mode, twin.mtime_ns)
     return files
+
+
+def group_sizes(groups, rng):
+    """COUNTxLEAST-MOST,...: so many sizes between these two, in no order."""
+    sizes = []
+    for group in filter(None, (groups or "").split(",")):
+        count, least, most = map(int, group.replace("x", "-").split("-"))
+        sizes += [rng.randint(least, most) for _ in range(count)]
+    rng.shuffle(sizes)
+    return sizes
 
 
 def plan_linux(archive):
@@ -264,11 +282,17 @@ def parse(argv=None):
     parser.add_argument("--mean", type=int, help="bytes per file, on average")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--duplicates", type=float, default=0.0, help="share of files, 0 to 1")
+    parser.add_argument("--twins", type=float, default=0.0,
+                        help="share of files that are copies, mode and time included")
+    parser.add_argument("--groups", help="COUNTxLEAST-MOST,...: files by groups of sizes")
     parser.add_argument("--archive", help="for linux: default is that of Debian's linux-source")
     args = parser.parse_args(argv)
     for name, value in {**DEFAULTS, **SHAPES[args.shape]}.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
+    if args.groups:
+        args.sizes = "groups"
+        args.files = sum(int(group.partition("x")[0]) for group in args.groups.split(","))
     if args.shape == "linux" and not args.archive:
         found = sorted(glob.glob("/usr/src/linux-source-*.tar.*"))
         if not found:
@@ -288,7 +312,7 @@ def main():
         args.dirs = args.sizes = os.path.basename(args.archive)
     summary = dict(
         shape=args.shape, order=args.order, dirs=args.dirs, sizes=args.sizes, seed=args.seed,
-        duplicates=args.duplicates, directories=len(directories), files=len(files),
+        duplicates=args.duplicates, twins=args.twins, directories=len(directories), files=len(files),
         links=len(links), bytes=sum(file.size for file in files),
         seconds=round(time.monotonic() - began, 1),
     )

@@ -55,6 +55,47 @@ def table(runs_by_tool):
         yield "| " + " | ".join(row) + " |"
 
 
+def paired(runs, others):
+    """Ratios of what ran in the same round."""
+    rounds = {(run["session"], run["turn"]): run["wall_s"] for run in others}
+    ratios = [run["wall_s"] / rounds[key] for run in runs
+              if (key := (run["session"], run["turn"])) in rounds]
+    return spread(ratios, "{:.2f}") if ratios else "–"
+
+
+def again(runs_by_tool):
+    """Of a second copy: each rival beside haul (one with a cache beside the same without), the
+    ratios being medians of those within a round, and what was seen besides."""
+    valid = {
+        tool: [run for run in runs if run["content_ok"] and not run["exit"]] or runs
+        for tool, runs in runs_by_tool.items()
+    }
+    bases = [base for base in ("haul", "haul --verify=none", "haul --cached") if base in valid]
+    cold = any(run["disk"] for runs in valid.values() for run in runs)
+    seen = list(dict.fromkeys(key for runs in valid.values() for run in runs for key in run["seen"]))
+    head = ["command", "n", "wall s", *(f"x {base}" for base in bases or ["without cache"]),
+            *(["head busy s", "seeks"] if cold else []),
+            "CPU s", *(key.replace("_", " ") for key in seen), "not kept"]
+    yield "| " + " | ".join(head) + " |"
+    yield "|---|" + "--:|" * (len(head) - 2) + "---|"
+    for tool, runs in valid.items():
+        row = [tool, str(len(runs)), spread([run["wall_s"] for run in runs], "{:.2f}")]
+        for base in bases or [tool.replace(" --cache", " --no-cache")]:
+            row.append("1" if base == tool else paired(runs, valid[base]))
+        if cold:
+            row.append(spread([run["disk"]["busy_s"] for run in runs], "{:.2f}"))
+            row.append(f"{statistics.median(run['disk']['seeks'] for run in runs):.0f}")
+        row.append(f"{statistics.median(run['user_s'] + run['sys_s'] for run in runs):.2f}")
+        for key in seen:
+            values = [run["seen"][key] for run in runs if run["seen"].get(key) is not None]
+            numbers = values and all(isinstance(value, (int, float)) for value in values)
+            # As they were seen, not half way between two of them.
+            middle = statistics.median_low(values) if values else "–"
+            row.append(f"{middle:,}" if numbers else str(middle))
+        row.append(lost(runs_by_tool[tool]))
+        yield "| " + " | ".join(row) + " |"
+
+
 def main():
     sessions = collections.defaultdict(list)
     suites = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -65,6 +106,7 @@ def main():
                 if record["kind"] == "session":
                     sessions[record["suite"]].append(record)
                 elif record["kind"] == "run":
+                    record["session"] = len(sessions[record["suite"]])
                     suites[record["suite"]][record["tool"]].append(record)
     for suite, runs_by_tool in suites.items():
         print(f"### {suite}\n")
@@ -74,7 +116,8 @@ def main():
                   f"{' and local changes' * session['dirty']}, kernel {session['kernel']}: "
                   f"{tree['files']:,} files, {tree['bytes'] / 1e6:,.0f} MB, seed {tree['seed']}.")
         print()
-        print("\n".join(table(runs_by_tool)), end="\n\n")
+        second = any("seen" in run for runs in runs_by_tool.values() for run in runs)
+        print("\n".join((again if second else table)(runs_by_tool)), end="\n\n")
     for sessions_of_suite in list(sessions.values())[:1]:
         print("Versions: " + "; ".join(filter(None, sessions_of_suite[-1]["versions"].values())))
 

@@ -115,6 +115,9 @@ pub struct Options {
     /// from a source, and of missing parents; by default 0755. The command
     /// gives what its umask leaves of 0777.
     pub dest_mode: Option<u32>,
+    /// Where two trees are compared: let the kernel answer from its cache, which
+    /// by default is passed by, on both sides.
+    pub cached: bool,
     /// Bytes of buffers; by default a share of the memory that is free.
     pub memory: Option<u64>,
     /// Writers; by default from the number of processors.

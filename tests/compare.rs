@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::snapshot::{Snapshot, assert_untouched};
-use common::trace::injecting;
+use common::trace::{injecting, traced};
 use common::tree::same_mtime;
 use common::{Ability, Haul, Ran, Scratch, Tree, assert_same, can, copy};
 
@@ -51,6 +51,42 @@ fn equal_trees_are_equal_and_stay_untouched() {
     ran.ok();
     assert_eq!(ran.figure("failed"), 0);
     assert!(ran.figure("verified_files") >= 5, "{}", ran.summary());
+}
+
+#[test]
+fn only_cached_lets_memory_answer_and_it_finds_the_same() {
+    if !can(&[Ability::Strace]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let src = tree(&scratch);
+    copy(src.root(), &scratch.dst()).ok();
+    for (options, how) in [
+        (&["--json"][..], "durable"),
+        (&["--json", "--cached"], "read"),
+    ] {
+        let haul = Haul::new().arg("verify").args(options);
+        let haul = haul.args([src.root(), &scratch.dst()]);
+        let (ran, calls) = traced(&scratch, &haul, "fadvise64,syncfs");
+        ran.ok();
+        assert_eq!(ran.summary()["verify"], how);
+        let passes_by = |name, what| {
+            calls
+                .iter()
+                .any(|call| call.name == name && call.args.contains(what))
+        };
+        assert_eq!(
+            passes_by("fadvise64", "POSIX_FADV_DONTNEED"),
+            how == "durable"
+        );
+        assert_eq!(passes_by("syncfs", ""), how == "durable");
+    }
+    flip(&src, "d/f", 500_000);
+    let ran = Haul::new()
+        .args(["verify", "--cached"])
+        .args([src.root(), &scratch.dst()])
+        .run();
+    ran.exits(&[2]).says("d/f");
 }
 
 type Change = fn(&Tree) -> &Tree;

@@ -90,6 +90,7 @@ pub(super) fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Request,
             options: Options {
                 one_file_system: compare.one_file_system,
                 filter: filters::sizes(&compare.filtering),
+                cached: compare.cached,
                 ..compare.reading.options()
             },
             selection: Selection::new(rules, &compare.filtering, compare.recursive),

@@ -74,6 +74,9 @@ pub(crate) fn join_kept(run: &Run<'_>, table: &Table) {
         let like = Likeness::new(run.options, &kept.stat, &kept.xattrs);
         groups.entry((kept.stat.size, like)).or_default().push(kept);
     }
+    if groups.is_empty() {
+        return;
+    }
     let others = table.likes();
     for ((size, like), group) in groups {
         let one_inode = group.iter().all(|kept| kept.ino == group[0].ino);

@@ -47,8 +47,10 @@ pub fn verify_trees(
         let why = "one is a directory and the other is not";
         return Err(Failure::because(Op::Compare, dst, why).into());
     }
-    // What is still only in memory cannot be read from the medium.
-    nix::unistd::syncfs(&to.source.root).during(Op::Sync, dst)?;
+    if !options.cached {
+        // What is still only in memory cannot be read from the medium.
+        nix::unistd::syncfs(&to.source.root).during(Op::Sync, dst)?;
+    }
     counters.enter("scan");
     let theirs = Counters::default();
     let scan = |counters, start: &Start, expects_all| {
@@ -77,11 +79,16 @@ pub fn verify_trees(
     counters.scan_done.store(true, Relaxed);
     counters.enter("verify");
     let mut comparison = Comparison::new(counters, &mut source, &mut copy);
+    comparison.cached = options.cached;
     comparison.names();
     comparison.content(&choices, stop);
     let mut report = comparison.report();
     report.take_counters(counters);
-    report.verify = Verify::Durable;
+    report.verify = if options.cached {
+        Verify::Read
+    } else {
+        Verify::Durable
+    };
     report.disks = choices.told();
     report.interrupted = stop.load(Relaxed);
     report.elapsed = began.elapsed();
@@ -122,6 +129,8 @@ struct Comparison<'a> {
     notes: Mutex<Vec<Note>>,
     /// Files whose content is still to be compared: indices in both listings.
     files: Vec<(u32, u32)>,
+    /// Whether the page cache may answer.
+    cached: bool,
 }
 
 impl<'a> Comparison<'a> {
@@ -135,6 +144,7 @@ impl<'a> Comparison<'a> {
             failures: Mutex::new(failures),
             notes: Mutex::default(),
             files: Vec::new(),
+            cached: false,
         }
     }
 
@@ -253,7 +263,7 @@ impl<'a> Comparison<'a> {
                 digest: &digest,
                 each: &each,
                 is_stopped: &|| stop.load(Relaxed),
-                drop_cached: true,
+                drop_cached: !self.cached,
             };
             medium::read(&files, choices);
         };

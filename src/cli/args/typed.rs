@@ -195,6 +195,12 @@ pub(super) struct Compare {
     /// The tree that is looked at
     #[arg(value_name = "DST")]
     pub(super) dst: PathBuf,
+    /// Let the kernel answer from its cache
+    ///
+    /// Without it, cached pages are dropped and both sides are read from their
+    /// media: what is only right in memory counts for nothing.
+    #[arg(long)]
+    pub(super) cached: bool,
     /// With --files-from: listed directories with all that is below
     #[arg(short, long)]
     pub(super) recursive: bool,

@@ -184,7 +184,9 @@ impl Comparison<'_> {
         let digest = |side: &Side, entry: &Entry| -> std::io::Result<u128> {
             let path = relative(&side.scanned.listing, entry);
             let file = side.scanned.listing.dir(entry).source.root.file(&path)?;
-            crate::sys::advise::drop_cached(&file, 0, 0);
+            if !self.cached {
+                crate::sys::advise::drop_cached(&file, 0, 0);
+            }
             crate::verify::digest::content_digest(&file, entry.size, &mut Vec::new())
         };
         let (a, b) = (digest(self.source, ours), digest(self.copy, theirs));
