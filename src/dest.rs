@@ -63,6 +63,8 @@ pub(crate) struct Dest {
     pub(crate) spoiled: AtomicBool,
     /// What went to make way for entries of another kind.
     pub(crate) cleared: Mutex<Vec<PathBuf>>,
+    /// It is still to be made, somewhere below the root.
+    is_missing: bool,
     /// Whether this run made the root.
     is_new: bool,
     /// The root's mode then, where no source's directory gives it one.
@@ -109,6 +111,7 @@ impl Dest {
             parts_bytes: AtomicU64::new(0),
             spoiled: AtomicBool::new(false),
             cleared: Mutex::default(),
+            is_missing: false,
             is_new: false,
             dest_mode: options.dest_mode.unwrap_or(DEST_MODE),
             shares_are_settled: AtomicBool::new(false),
@@ -127,6 +130,15 @@ impl Dest {
         })
     }
 
+    /// Says that the destination itself is still to be made in this directory:
+    /// nothing is there yet.
+    pub(crate) fn foreseen(self) -> Dest {
+        Dest {
+            is_missing: true,
+            ..self
+        }
+    }
+
     /// Says that several sources will be copied here.
     pub(crate) fn meeting_of(self, sources: usize) -> Dest {
         Dest {
@@ -137,11 +149,14 @@ impl Dest {
 
     /// Whether a directory is this destination's root.
     pub(crate) fn is(&self, stat: &Stat) -> bool {
-        self.stat.is_same_inode(stat)
+        !self.is_missing && self.stat.is_same_inode(stat)
     }
 
     /// What lies under a directory's path below the root.
     pub(crate) fn there(&self, relative: &[u8]) -> There {
+        if self.is_missing {
+            return There::Nothing;
+        }
         let looked = self.root.at(relative, OFlag::O_PATH).and_then(Stat::of);
         match looked {
             Ok(stat) if stat.kind() == Kind::Dir => There::Dir,

@@ -223,7 +223,9 @@ pub fn plan(
     ends.leave_out(&options.filter, counters);
     let choices = Choices::new(options.order, mounts);
     let budget = budget::bytes(options.memory, memory::available_bytes());
-    let scan = scan(ends.dest.as_ref(), options, &choices, counters, stop);
+    let foreseen = ends.foresee(options)?;
+    let looked_at = ends.dest.as_ref().or(foreseen.as_ref());
+    let scan = scan(looked_at, options, &choices, counters, stop);
     let mut plan = planned::plan(&scan, &ends.starts, budget / 2);
     if let Some(dest) = &ends.dest {
         delete::foresee(dest, options, stop, &mut plan);
@@ -258,13 +260,11 @@ fn planned(
     let available = memory::available_bytes();
     let memory = budget::bytes(job.options.memory, available);
     counters.enter("scan");
-    if !job.options.link_dest.is_empty() {
-        // What an earlier copy has is asked by the destination.
-        ends.dest = Some(ends.make_dest(&job.options)?);
-    }
+    let foreseen = ends.foresee(&job.options)?;
+    let looked_at = ends.dest.as_ref().or(foreseen.as_ref());
     let scan = Scan {
         cache,
-        ..scan(ends.dest.as_ref(), &job.options, choices, counters, stop)
+        ..scan(looked_at, &job.options, choices, counters, stop)
     };
     let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
     let shared = ends.can_share(&plan, &job.options)?;

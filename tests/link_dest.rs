@@ -76,6 +76,52 @@ fn unchanged_files_become_one_more_name() {
 }
 
 #[test]
+fn a_dry_run_knows_what_will_be_linked_and_makes_nothing() {
+    let scratch = Scratch::new();
+    let src = tree(&scratch);
+    let (old, new) = (scratch.path("old"), scratch.path("new"));
+    snap("--order=none", &[], src.root(), &old).ok();
+    src.file("d/b", b"changed");
+    let ran = snap(
+        "--order=none",
+        &["--dry-run", "--link-dest=../old"],
+        src.root(),
+        &new,
+    );
+    assert_eq!(ran.code, 0);
+    let plan = ran.of_type("plan").remove(0);
+    assert_eq!(plan["bytes_to_copy"], 7, "{plan}");
+    assert_eq!(plan["unchanged"], 3, "{plan}");
+    assert!(!new.exists());
+}
+
+#[test]
+fn a_snapshot_that_does_not_fit_makes_nothing() {
+    if !can(&[Ability::Mount]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let src = tree(&scratch);
+    let room = scratch.tmpfs("room", "size=6m");
+    let (old, new) = (room.join("old"), room.join("new"));
+    snap("--order=physical", &[], src.root(), &old).ok();
+    // Of a second copy there is no room, of one more name there is.
+    src.random("big2", 2, 3_000_000);
+    let link = ["--link-dest=../old"];
+    snap("--order=physical", &link, src.root(), &new).ok();
+    src.random("big3", 3, 3_000_000);
+    let newer = room.join("newer");
+    snap(
+        "--order=physical",
+        &["--link-dest=../new"],
+        src.root(),
+        &newer,
+    )
+    .exits(&[11]);
+    assert!(!newer.exists());
+}
+
+#[test]
 fn unchanged_files_are_not_opened() {
     if !can(&[Ability::Strace]) {
         return;

@@ -279,6 +279,23 @@ impl Ends {
         }
     }
 
+    /// The destination as it will be, where it is missing and earlier copies are
+    /// to be asked: what they have is not copied.
+    pub(super) fn foresee(&self, options: &Options) -> Result<Option<Dest>, Error> {
+        if self.dest.is_some() || self.references.is_empty() {
+            return Ok(None);
+        }
+        let mut at = self.root.as_path();
+        loop {
+            at = parent(at);
+            match Dest::open(at, options) {
+                Ok(dest) => return Ok(Some(self.referring(dest).foreseen())),
+                Err(e) if e.kind() == io::ErrorKind::NotFound && at != parent(at) => {}
+                Err(e) => return Err(Failure::new(Op::Open, at, e).into()),
+            }
+        }
+    }
+
     /// Whether all files of the plan will share their extents with the copies.
     pub(super) fn can_share(&self, plan: &Plan, options: &Options) -> Result<bool, Error> {
         if options.reflink == Reflink::Never || options.dedup != Dedup::None {
