@@ -153,6 +153,61 @@ fn filters_apply_to_what_is_listed() {
 }
 
 #[test]
+fn a_size_leaves_out_a_file_but_not_its_directories() {
+    let scratch = Scratch::new();
+    let src = small_tree(&scratch);
+    src.random("a/b/large", 1, 5000).mtime("a/b", OLD, 0);
+    let (ran, found) = listed(&scratch, &src, b"a/b/large\nc/d/h\n", &["--max-size=1k"]);
+    ran.ok();
+    assert_eq!(found, ["a", "a/b", "c", "c/d", "c/d/h"], "as rsync does");
+    assert_eq!(ran.figure("skipped"), 1);
+    let dst = scratch.dst();
+    let list = scratch.path("list");
+    let options = [
+        "--max-size=1k".to_owned(),
+        format!("--files-from={}", list.display()),
+    ];
+    let both = [src.root(), &dst].map(|path| path.to_str().expect("UTF-8").to_owned());
+    haul(options.iter().chain(&both)).ok();
+    let verify = ["verify".to_owned()];
+    let ran = haul(verify.iter().chain(&options).chain(&both));
+    ran.ok().says("+ skipped 1");
+}
+
+#[test]
+fn a_directory_that_may_only_be_entered_gives_what_is_listed_in_it() {
+    let scratch = Scratch::new();
+    let src = scratch.src();
+    src.file("home/me/f", b"f").file("home/other/g", b"g");
+    src.file("shut/x", b"x").file("top", b"top");
+    scratch.give_to_user(src.root());
+    src.mode("home", 0o311).mode("shut", 0);
+    let list = scratch.path("list");
+    fs::write(&list, "home/me/f\nhome/nope\nshut/x\ntop\n").expect("write");
+    for order in ["--order=physical", "--order=none"] {
+        let dst = scratch.user_dir(order);
+        let ran = Haul::new()
+            .by_user(&scratch)
+            .args([order, &format!("--files-from={}", list.display())])
+            .copy(src.root(), &dst)
+            .run();
+        ran.exits(&[23]).says("home/nope").says("shut/x");
+        assert_eq!(ran.count("home/nope"), 1, "{}", ran.words());
+        assert_eq!(fs::read(dst.join("home/me/f")).expect("f"), b"f");
+        assert_eq!(fs::read(dst.join("top")).expect("top"), b"top");
+        assert!(!dst.join("home/other").exists() && !dst.join("shut").exists());
+        assert_eq!(ran.figure("failed"), 2);
+        let mode = fs::metadata(dst.join("home")).expect("home").mode();
+        assert_eq!(mode & 0o777, 0o311);
+        fs::set_permissions(
+            dst.join("home"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .expect("chmod");
+    }
+}
+
+#[test]
 fn a_list_comes_by_standard_input_with_any_names() {
     let scratch = Scratch::new();
     let src = scratch.src();
@@ -279,6 +334,9 @@ fn random_lists_copy_what_rsync_copies() {
             }
             if random.chance(30) {
                 options.push(format!("--exclude={}", random.pick::<&str>(&NAMES)));
+            }
+            if random.chance(20) {
+                options.push(format!("--max-size={}", random.below(6)));
             }
             let what = format!("HAUL_SEED={seed} turn {turn}: {lines:?} {options:?}");
             let theirs = scratch.path("theirs");

@@ -78,9 +78,6 @@ pub(super) fn copy_lines(report: &Report) -> Vec<String> {
     if report.skipped > 0 {
         sum.push_str(&format!(" + skipped {}", text::count(report.skipped)));
     }
-    if report.skipped > 0 {
-        sum.push_str(&format!(" + left out {}", text::count(report.skipped)));
-    }
     if not_reached(report) > 0 {
         sum.push_str(&format!(
             " + not reached {}",
@@ -180,6 +177,9 @@ pub(super) fn compare_lines(report: &Report) -> Vec<String> {
         text::count(equal),
         text::count(report.failed)
     );
+    if report.skipped > 0 {
+        sum.push_str(&format!(" + skipped {}", text::count(report.skipped)));
+    }
     if not_reached(report) > 0 {
         sum.push_str(&format!(
             " + not reached {}",

@@ -164,6 +164,12 @@ impl<'a> Scope<'a> {
         self.node.is_some_and(|node| !node.children.is_empty())
     }
 
+    /// The names that may count, where not every one does.
+    pub(crate) fn only(&self) -> Option<impl Iterator<Item = &'a [u8]>> {
+        let names = self.node.into_iter().flat_map(|node| node.children.keys());
+        (!self.is_every_name).then(|| names.map(|name| &name[..]))
+    }
+
     /// Whether a name is on the way to what is listed.
     pub(crate) fn is_way(&self, name: &[u8]) -> bool {
         let child = self.node.and_then(|node| node.children.get(name));

@@ -216,11 +216,21 @@ pub(crate) fn open_dir(
     let listable = source
         .root
         .at(&relative, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+    let mut looked_up = None;
     let fd = match listable {
         Ok(fd) => Ok(fd),
         Err(e) => {
-            failures.push(Failure::new(Op::Scan, path(), e));
-            source.root.dir(&relative)
+            let fd = source.root.dir(&relative);
+            if e.kind() == io::ErrorKind::PermissionDenied {
+                looked_up = fd
+                    .as_ref()
+                    .ok()
+                    .and_then(|fd| select::look_up(scan, &relative, fd));
+            }
+            if looked_up.is_none() {
+                failures.push(Failure::new(Op::Scan, path(), e));
+            }
+            fd
         }
     };
     // Where even that fails, the directory is gone or is none any more: the
@@ -233,7 +243,11 @@ pub(crate) fn open_dir(
     };
     let file = std::fs::File::from(fd);
     let xattrs = if failures.is_empty() {
-        Place::Open(&file).read().unwrap_or_else(|e| {
+        let place = match looked_up {
+            Some(_) => Place::name(&file, b"."),
+            None => Place::Open(&file),
+        };
+        place.read().unwrap_or_else(|e| {
             failures.push(Failure::new(Op::Read, path(), e));
             Xattrs::new()
         })
@@ -243,7 +257,9 @@ pub(crate) fn open_dir(
     let there = there(scan, &source, parent.as_deref(), &name);
     let same_dest = scan.dest.is_some_and(|dest| dest.is(&stat));
     let other_device = parent.as_ref().is_some_and(|p| p.stat.dev != stat.dev);
-    let enter = failures.is_empty() && !same_dest && !(scan.one_file_system && other_device);
+    // What cannot be listed cannot be asked for all its attributes either.
+    let is_open = failures.is_empty() || looked_up.is_some();
+    let enter = is_open && !same_dest && !(scan.one_file_system && other_device);
     if same_dest {
         failures.push(Failure::because(
             Op::Scan,
@@ -252,14 +268,22 @@ pub(crate) fn open_dir(
         ));
     }
     let (mut names, mut children) = (Vec::new(), Vec::new());
-    let mut digests = (enter && scan.keep_names).then(Vec::new);
-    if enter
+    let is_listable = looked_up.is_none();
+    let failed_before = failures.len();
+    let mut digests = (enter && is_listable && scan.keep_names).then(Vec::new);
+    let mut unseen = Vec::new();
+    if let Some(found) = looked_up.filter(|_| enter) {
+        (names, children, unseen) = (found.names, found.children, found.failed);
+    } else if enter
         && let Err(failure) = read_names(file.into(), &mut names, &mut children, &mut digests)
             .during_at(Op::Scan, path)
     {
         failures.push(failure);
     }
-    if let Some(cache) = scan.cache.filter(|_| enter && failures.is_empty()) {
+    if let Some(cache) = scan
+        .cache
+        .filter(|_| enter && is_listable && failures.is_empty())
+    {
         let mut inodes: Vec<u64> = names.iter().map(|name| name.ino).collect();
         inodes.sort_unstable();
         cache.listed(&source.root, &stat, &inodes);
@@ -268,19 +292,23 @@ pub(crate) fn open_dir(
         Some(parent) => beneath::join([&parent.relative_dest()[..], &name]),
         None => source.below.to_vec(),
     };
-    let is_complete = enter && failures.is_empty();
+    let is_complete = enter && failures.len() == failed_before && unseen.is_empty();
     let (role, lost) = select::select(scan, &relative, &below, &mut names, &mut children);
     let found = names.len() + usize::from(role == Role::Entry);
     scan.counters.found.fetch_add(found as u64, Relaxed);
     let is_incomplete = !failures.is_empty();
+    let count = |at: &[u8]| {
+        let path = path().join(std::ffi::OsStr::from_bytes(at));
+        scan.counters.found.fetch_add(1, Relaxed);
+        scan.counters.count(Outcome::Failed, || path.clone());
+        path
+    };
     if is_complete && scan.expects_all {
-        failures.extend(lost.into_iter().map(|(at, why)| {
-            let path = path().join(std::ffi::OsStr::from_bytes(&at));
-            scan.counters.found.fetch_add(1, Relaxed);
-            scan.counters.count(Outcome::Failed, || path.clone());
-            select::failure(path, why)
-        }));
+        let lost = lost.into_iter();
+        failures.extend(lost.map(|(at, why)| select::failure(count(&at), why)));
     }
+    let unseen = unseen.into_iter();
+    failures.extend(unseen.map(|(at, e)| Failure::new(Op::Stat, count(&at), e)));
     let made = OnceLock::new();
     let dir = Arc::new(Dir {
         parent,

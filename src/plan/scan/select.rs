@@ -2,6 +2,8 @@
 //! and that no filter leaves out.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,6 +15,7 @@ use crate::error::{Failure, Op};
 use crate::filter::files::{Lost, Scope};
 use crate::plan::{Kind, Role};
 use crate::sys::beneath;
+use crate::sys::metadata::Stat;
 
 /// Takes out the names and directories that do not count, and counts them. Gives
 /// what the directory itself is, and the listed paths that cannot be reached,
@@ -52,6 +55,8 @@ pub(super) fn select(
     let role = match relative.is_empty() {
         _ if scope.is_listed => Role::Entry,
         true => Role::Holder,
+        // Made whatever becomes of what is in it: its size may leave it out.
+        false if !names.is_empty() => Role::Entry,
         false => Role::Way,
     };
     (role, lost)
@@ -65,6 +70,35 @@ fn lost(scope: &Scope<'_>, names: &[Name], children: &[(u64, Box<[u8]>)]) -> Vec
     let others = names.iter().map(|it| (&it.name[..], it.kind));
     let kinds: HashMap<&[u8], Kind> = dirs.chain(others).collect();
     scope.lost(|name| kinds.get(name).copied())
+}
+
+/// Looks for the listed names of a directory that may be entered but not read;
+/// none where every name counts. What is not there is no failure here.
+pub(super) fn look_up(scan: &Scan<'_>, relative: &[u8], dir: impl AsFd) -> Option<LookedUp> {
+    let files = scan.filter.files.as_ref()?;
+    let scope = files.scope(relative, |path| scan.filter.takes(path, true));
+    let mut found = LookedUp::default();
+    for name in scope.only()? {
+        match Stat::at(&dir, name) {
+            Ok(stat) if stat.kind() == Kind::Dir => found.children.push((stat.ino, name.into())),
+            Ok(stat) => found.names.push(Name {
+                ino: stat.ino,
+                kind: stat.kind(),
+                name: name.into(),
+            }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => found.failed.push((name.into(), e)),
+        }
+    }
+    Some(found)
+}
+
+/// Names of a directory that were asked for one by one.
+#[derive(Debug, Default)]
+pub(super) struct LookedUp {
+    pub(super) names: Vec<Name>,
+    pub(super) children: Vec<(u64, Box<[u8]>)>,
+    pub(super) failed: Vec<(Box<[u8]>, io::Error)>,
 }
 
 /// What is said of a listed path that cannot be reached.
