@@ -82,12 +82,9 @@ fn a_dry_run_knows_what_will_be_linked_and_makes_nothing() {
     let (old, new) = (scratch.path("old"), scratch.path("new"));
     snap("--order=none", &[], src.root(), &old).ok();
     src.file("d/b", b"changed");
-    let ran = snap(
-        "--order=none",
-        &["--dry-run", "--link-dest=../old"],
-        src.root(),
-        &new,
-    );
+    let from = src.root().join("");
+    let [from, to] = [&from, &new].map(|path| path.to_str().expect("UTF-8"));
+    let ran = common::haul(["--json", "--dry-run", "--link-dest=../old", from, to]);
     assert_eq!(ran.code, 0);
     let plan = ran.of_type("plan").remove(0);
     assert_eq!(plan["bytes_to_copy"], 7, "{plan}");
