@@ -42,6 +42,8 @@ const SECOND_NS: i64 = 1_000_000_000 + TICK_NS;
 #[derive(Debug)]
 pub(crate) struct Cache {
     path: PathBuf,
+    /// Whether any digests were in it when it was opened.
+    had_files: bool,
     /// When, in nanoseconds since the epoch.
     opened: i64,
     /// None for a filesystem about which nothing can be remembered.
@@ -73,9 +75,10 @@ impl Cache {
     /// which the run goes on without.
     pub(crate) fn open(path: &Path) -> Result<Cache, String> {
         let opened = db::create(path).and_then(|()| db::open(path));
-        let connection = opened.map_err(|why| why.sentence(path))?;
+        let (connection, had_files) = opened.map_err(|why| why.sentence(path))?;
         Ok(Cache {
             path: path.into(),
+            had_files,
             // A clock that cannot be told makes every file a young one.
             opened: nanoseconds(Time::now()).unwrap_or(i64::MIN),
             devices: RwLock::default(),
@@ -183,7 +186,8 @@ impl Cache {
     /// Drops what is known of files that are no longer in a directory. `fd` is
     /// the directory, `inodes` what is in it, ascending.
     pub(crate) fn listed(&self, fd: impl AsFd, dir: &Stat, inodes: &[u64]) {
-        let Some(device) = self.device(fd, dir.dev) else {
+        // What this run has learned was there.
+        let Some(device) = self.device(fd, dir.dev).filter(|_| self.had_files) else {
             return;
         };
         let gone = self.with(|base| {

@@ -96,7 +96,7 @@ fn refused(why: &Why, path: &Path) -> Error {
 }
 
 fn contents(path: &Path) -> Result<Contents, Why> {
-    let connection = db::open(path)?;
+    let (connection, _) = db::open(path)?;
     db::check(&connection)?;
     let mut query = connection.prepare(
         "SELECT kind, uuid, (SELECT count(*) FROM files WHERE fs = id) FROM filesystems
@@ -182,7 +182,7 @@ enum Now {
 }
 
 fn pruned(path: &Path) -> Result<Pruned, Why> {
-    let connection = db::open(path)?;
+    let (connection, _) = db::open(path)?;
     let mut pruned = Pruned::default();
     for dir in remembered(&connection)? {
         let now = match look(&dir) {
@@ -297,7 +297,7 @@ fn inodes_in(root: Root) -> io::Result<Vec<u64>> {
 
 /// In place: another run may have the file open.
 fn emptied(path: &Path) -> Result<(), Why> {
-    let connection = db::open(path)?;
+    let (connection, _) = db::open(path)?;
     db::check(&connection)?;
     Ok(connection.execute_batch(
         "BEGIN IMMEDIATE; DELETE FROM files; DELETE FROM dirs; DELETE FROM filesystems; COMMIT;
