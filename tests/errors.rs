@@ -134,6 +134,27 @@ fn a_destination_that_may_not_be_written_is_an_error() {
 }
 
 #[test]
+fn what_a_directory_holds_is_copied_although_its_attributes_cannot_be_read() {
+    if !can(&[Ability::Strace]) {
+        return;
+    }
+    for order in ["--order=physical", "--order=none"] {
+        let scratch = Scratch::new();
+        let src = scratch.src();
+        src.file("d/e/f", b"content").file("d/g", b"more");
+        let dst = scratch.dst();
+        let inject = "flistxattr:error=EIO";
+        let haul = Haul::new().arg(order).copy(src.root(), &dst);
+        let ran = haul
+            .under(common::trace::injecting(inject, &[&src.path("d")]))
+            .run();
+        ran.exits(&[23]).says("src/d");
+        assert_eq!(fs::read(dst.join("d/e/f")).expect("read"), b"content");
+        assert_eq!(fs::read(dst.join("d/g")).expect("read"), b"more");
+    }
+}
+
+#[test]
 fn a_broken_directory_is_an_error_not_an_end() {
     if !can(&[Ability::Loop]) {
         return;

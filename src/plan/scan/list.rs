@@ -242,7 +242,9 @@ pub(crate) fn open_dir(
         return (None, failures);
     };
     let file = std::fs::File::from(fd);
-    let xattrs = if failures.is_empty() {
+    // What it holds is copied although its attributes cannot be read.
+    let is_open = failures.is_empty();
+    let xattrs = if is_open {
         let place = match looked_up {
             Some(_) => Place::name(&file, b"."),
             None => Place::Open(&file),
@@ -257,8 +259,6 @@ pub(crate) fn open_dir(
     let there = there(scan, &source, parent.as_deref(), &name);
     let same_dest = scan.dest.is_some_and(|dest| dest.is(&stat));
     let other_device = parent.as_ref().is_some_and(|p| p.stat.dev != stat.dev);
-    // What cannot be listed cannot be asked for all its attributes either.
-    let is_open = failures.is_empty() || looked_up.is_some();
     let enter = is_open && !same_dest && !(scan.one_file_system && other_device);
     if same_dest {
         failures.push(Failure::because(
