@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{CachedStatement, Connection, TransactionBehavior, params};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::db::Why;
@@ -87,29 +87,77 @@ pub(super) fn write<'a>(
             ])?;
         }
         let mut name = transaction.prepare_cached("REPLACE INTO dirs VALUES(?, ?, ?)")?;
-        let mut learn =
-            transaction.prepare_cached("REPLACE INTO files VALUES(?, ?, ?, ?, ?, ?, ?)")?;
+        let mut learn = Learn::new(&transaction)?;
         let mut forget =
             transaction.prepare_cached("DELETE FROM files WHERE fs = ? AND ino = ?")?;
         for row in rows {
             match row {
                 Change::Name(fs, ino, path) => {
-                    name.execute(params![fs, ino.cast_signed(), path.as_os_str().as_bytes()])?
+                    name.execute(params![fs, ino.cast_signed(), path.as_os_str().as_bytes()])?;
                 }
-                Change::Learn(fs, dir, row) => learn.execute(params![
-                    fs,
-                    row.ino.cast_signed(),
-                    dir.cast_signed(),
-                    row.size.cast_signed(),
-                    row.mtime,
-                    row.ctime,
-                    row.digest,
-                ])?,
-                Change::Forget(fs, ino) => forget.execute(params![fs, ino.cast_signed()])?,
-            };
+                Change::Learn(fs, dir, row) => learn.add((fs, dir, row))?,
+                Change::Forget(fs, ino) => {
+                    learn.flush()?;
+                    forget.execute(params![fs, ino.cast_signed()])?;
+                }
+            }
         }
+        learn.flush()?;
     }
     Ok(transaction.commit()?)
+}
+
+/// Writes rows by the dozen: beginning a statement takes longer than a row.
+struct Learn<'a> {
+    one: CachedStatement<'a>,
+    many: CachedStatement<'a>,
+    rows: Vec<(i64, u64, Row)>,
+}
+
+const DOZEN: usize = 12;
+
+impl<'a> Learn<'a> {
+    fn new(connection: &'a Connection) -> Result<Learn<'a>, Why> {
+        const ROW: &str = "(?, ?, ?, ?, ?, ?, ?)";
+        let sql =
+            |rows: usize| format!("REPLACE INTO files VALUES{}", [ROW].repeat(rows).join(","));
+        Ok(Learn {
+            one: connection.prepare_cached(&sql(1))?,
+            many: connection.prepare_cached(&sql(DOZEN))?,
+            rows: Vec::with_capacity(DOZEN),
+        })
+    }
+
+    fn add(&mut self, row: (i64, u64, Row)) -> Result<(), Why> {
+        self.rows.push(row);
+        if self.rows.len() < DOZEN {
+            return Ok(());
+        }
+        execute(&mut self.many, &self.rows)?;
+        self.rows.clear();
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Why> {
+        for row in self.rows.drain(..) {
+            execute(&mut self.one, &[row])?;
+        }
+        Ok(())
+    }
+}
+
+fn execute(statement: &mut CachedStatement<'_>, rows: &[(i64, u64, Row)]) -> Result<(), Why> {
+    for (at, (fs, dir, row)) in (1..).step_by(7).zip(rows) {
+        statement.raw_bind_parameter(at, fs)?;
+        statement.raw_bind_parameter(at + 1, row.ino.cast_signed())?;
+        statement.raw_bind_parameter(at + 2, dir.cast_signed())?;
+        statement.raw_bind_parameter(at + 3, row.size.cast_signed())?;
+        statement.raw_bind_parameter(at + 4, row.mtime)?;
+        statement.raw_bind_parameter(at + 5, row.ctime)?;
+        statement.raw_bind_parameter(at + 6, row.digest)?;
+    }
+    statement.raw_execute()?;
+    Ok(())
 }
 
 /// A digest with the check of its row behind it, in which the identity counts:
