@@ -358,6 +358,31 @@ fn what_a_killed_run_left_takes_no_room_from_the_next() {
 }
 
 #[test]
+fn nothing_stays_beside_a_file_that_is_there() {
+    let scratch = Scratch::new();
+    if !is_possible(&scratch) {
+        return;
+    }
+    for is_copied_by_hand in [false, true] {
+        let (src, dst) = (source(&scratch), scratch.dst());
+        fs::create_dir(&dst).expect("mkdir");
+        fs::write(dst.join("f"), "old").expect("write");
+        killed(&src, &dst, || part_beside(&dst).unwrap_or_default());
+        let part = part_beside(&dst).expect("a part");
+        if is_copied_by_hand {
+            fs::copy(src.path("f"), dst.join("f")).expect("copy");
+            Tree::new(dst.clone()).mtime("f", OLD, 5).mode("f", 0o644);
+        } else {
+            // Killed before there was a record.
+            xattr::remove(&part, ATTRIBUTE).expect("remove");
+        }
+        assert_eq!(again(&src, &dst, &[]).figure("resumed_files"), 0);
+        assert_eq!(names_in(&dst), [b"f"]);
+        fs::remove_dir_all(&dst).expect("remove");
+    }
+}
+
+#[test]
 fn a_signal_keeps_what_can_be_gone_on_with() {
     let scratch = Scratch::new();
     if !is_possible(&scratch) {

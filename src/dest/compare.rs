@@ -16,7 +16,7 @@ use crate::sys::metadata::Owner;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{special, transfer};
-use crate::work::checkpoint;
+use crate::work::checkpoint::Parts;
 
 /// What is to be done with what is there already.
 #[derive(Clone, Copy, Debug)]
@@ -157,10 +157,11 @@ impl Dest {
             return make;
         };
         let looked = Stat::at(parent, dir.dest_name(name));
+        let mut parts = Parts::default();
         if stat.kind() == Kind::File {
             let there = looked.as_ref().ok();
-            let parts = checkpoint::parts_bytes(self, parent, dir.dest_name(name), stat, there);
-            self.parts_bytes.fetch_add(parts, Relaxed);
+            parts = Parts::of(self, parent, dir.dest_name(name), stat, there);
+            self.parts_bytes.fetch_add(parts.bytes, Relaxed);
         }
         match looked {
             Ok(there) => Compared {
@@ -170,7 +171,11 @@ impl Dest {
                 } else {
                     0
                 },
-                action: self.action(open, parent, name, (stat, &there), cache),
+                action: match self.action(open, parent, name, (stat, &there), cache) {
+                    // Who keeps it clears up beside it.
+                    Action::Same if parts.is_beside => Action::Keep,
+                    action => action,
+                },
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing,
             Err(_) => make,

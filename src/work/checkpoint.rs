@@ -115,26 +115,46 @@ fn is_wanted(dest: &Dest, stat: &Stat) -> bool {
     stat.size >= dest.checkpoint_bytes.saturating_mul(LEAST_INTERVALS)
 }
 
-/// The room that a killed run's parts of a file take: the one under its name,
-/// and the one beside what is there.
-pub(crate) fn parts_bytes(
-    dest: &Dest,
-    parent: &impl AsFd,
-    name: &[u8],
-    source: &Stat,
-    there: Option<&Stat>,
-) -> u64 {
-    let is_ours = |stat: &&Stat| stat.is_part() && stat.links == 1 && dest.is_own(stat);
-    let named = there.filter(is_ours).map_or(0, |stat| stat.allocated);
-    if !is_wanted(dest, source) || there.is_none() {
-        return named;
+/// What killed runs have left of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts {
+    /// The room that it takes: under the file's name, and beside it.
+    pub(crate) bytes: u64,
+    /// Whether there is one beside.
+    pub(crate) is_beside: bool,
+}
+
+impl Parts {
+    /// Looks for them. `there` is what has the file's name.
+    pub(crate) fn of(
+        dest: &Dest,
+        parent: &impl AsFd,
+        name: &[u8],
+        source: &Stat,
+        there: Option<&Stat>,
+    ) -> Parts {
+        let is_ours = |stat: &&Stat| stat.is_part() && stat.links == 1 && dest.is_own(stat);
+        let named = there.filter(is_ours).map_or(0, |stat| stat.allocated);
+        let look = || Stat::at(parent, part_name(name).as_bytes()).ok();
+        let beside = is_wanted(dest, source).then(look).flatten();
+        let beside = beside.as_ref().filter(is_ours);
+        Parts {
+            bytes: named + beside.map_or(0, |stat| stat.allocated),
+            is_beside: beside.is_some(),
+        }
     }
-    let beside = Stat::at(parent, part_name(name).as_bytes()).ok();
-    named
-        + beside
-            .as_ref()
-            .filter(is_ours)
-            .map_or(0, |stat| stat.allocated)
+}
+
+/// Removes the part beside a file that needs no copy any more.
+pub(crate) fn remove_beside(spot: &Spot<'_>, stat: &Stat) -> Result<(), Failure> {
+    if !is_wanted(spot.run.dest, stat) || spot.meets() {
+        return Ok(());
+    }
+    let name = part_name(spot.name);
+    match found(spot, name.as_bytes()) {
+        Some((file, _)) => Part::temporary(file, name).discard(spot),
+        None => Ok(()),
+    }
 }
 
 /// A part whose beginning is there already.
@@ -160,7 +180,7 @@ pub(crate) fn adopt(
     // Under its own name it must be one that may be replaced, too. What is
     // refused is told by who makes the file.
     if let Ok(Some(_)) = spot.replaceable(stat)
-        && let Some((file, record)) = found(spot, spot.name)
+        && let Some((file, Some(record))) = found(spot, spot.name)
         && let Some((offset, hasher)) = verified(spot.run, &file, &record, stat, ranges)
     {
         return cut(spot, Part::named(file), offset, hasher).map(Some);
@@ -169,7 +189,7 @@ pub(crate) fn adopt(
     let Some((file, record)) = found(spot, name.as_bytes()) else {
         return Ok(None);
     };
-    let good = verified(spot.run, &file, &record, stat, ranges);
+    let good = record.and_then(|record| verified(spot.run, &file, &record, stat, ranges));
     let part = Part::temporary(file, name);
     match good {
         Some((offset, hasher)) => {
@@ -179,7 +199,7 @@ pub(crate) fn adopt(
             cut(spot, part, offset, hasher).map(Some)
         }
         None if spot.run.is_stopped() => Ok(None),
-        // Of another source, or damaged: stale, and ours.
+        // Of another source, damaged, or without a record: stale, and ours.
         None => part.discard(spot).map(|()| None),
     }
 }
@@ -196,8 +216,9 @@ fn cut(spot: &Spot<'_>, part: Part, offset: u64, hasher: Box<Xxh3>) -> Result<Ad
     })
 }
 
-/// A part of ours under a name, locked so that no other run takes it as well.
-fn found(spot: &Spot<'_>, name: &[u8]) -> Option<(File, Record)> {
+/// A part of ours under a name, locked so that no other run takes it as well,
+/// and its record if it has one.
+fn found(spot: &Spot<'_>, name: &[u8]) -> Option<(File, Option<Record>)> {
     let is_ours = |stat: &Stat| stat.is_part() && spot.run.dest.is_own(stat) && stat.links == 1;
     // Whatever goes wrong in this look, the file is begun anew.
     let there = Stat::at(spot.fd, name).ok().filter(is_ours)?;
@@ -207,7 +228,7 @@ fn found(spot: &Spot<'_>, name: &[u8]) -> Option<(File, Record)> {
     let now = Stat::of(&file).ok().filter(is_ours)?;
     let named = Stat::at(spot.fd, name).ok()?;
     let is_still_it = there.is_same_inode(&now) && named.is_same_inode(&now);
-    let record = Record::read(&file)?;
+    let record = Record::read(&file);
     is_still_it.then_some((file, record))
 }
 

@@ -6,6 +6,7 @@
 
 use std::os::fd::AsFd;
 
+use super::checkpoint;
 use super::run::Run;
 use super::spot::Spot;
 use super::write::Near;
@@ -128,6 +129,9 @@ fn update(spot: &Spot<'_>, now: &Now, name: &[u8]) -> Result<Kept, Failure> {
             spot.path(),
             super::spot::TAKEN,
         ));
+    }
+    if stat.kind() == Kind::File {
+        checkpoint::remove_beside(spot, stat)?;
     }
     let place = Place::name(spot.fd, spot.name);
     let have = place.read().during_at(Op::Compare, || spot.path())?;
