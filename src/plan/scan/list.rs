@@ -1,7 +1,7 @@
 //! Which names there are: every directory listed once, the next one always the
 //! next in inode order above the last (an elevator), several in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind, Listing, Role, Source, There};
 use crate::report::Outcome;
 use crate::sys::beneath;
-use crate::sys::metadata::Stat;
+use crate::sys::metadata::{Stat, Time};
 use crate::sys::xattrs::{Place, Xattrs};
 
 /// A directory that waits to be listed.
@@ -275,8 +275,9 @@ pub(crate) fn open_dir(
     if let Some(found) = looked_up.filter(|_| enter) {
         (names, children, unseen) = (found.names, found.children, found.failed);
     } else if enter
-        && let Err(failure) = read_names(file.into(), &mut names, &mut children, &mut digests)
-            .during_at(Op::Scan, path)
+        && let Err(failure) =
+            read_names(file.into(), &stat, &mut names, &mut children, &mut digests)
+                .during_at(Op::Scan, path)
     {
         failures.push(failure);
     }
@@ -333,9 +334,11 @@ pub(crate) fn open_dir(
     )
 }
 
-/// Reads a directory's names; what was read before an error is kept.
+/// Reads a directory's names; what was read before an error is kept. `before`
+/// is what it was when it was opened.
 fn read_names(
     fd: OwnedFd,
+    before: &Stat,
     names: &mut Vec<Name>,
     children: &mut Vec<(u64, Box<[u8]>)>,
     digests: &mut Option<Vec<u64>>,
@@ -371,7 +374,21 @@ fn read_names(
             Err(_) => add(ino, Kind::File, &name),
         }
     }
+    // Of a directory that changes meanwhile the kernel may give a name twice
+    // (tmpfs does). Times are too coarse to tell where it has just changed.
+    let now = Stat::of(&dir)?;
+    let is_young = now.mtime.s.saturating_add(2) > Time::now().s;
+    if is_young || now.mtime != before.mtime {
+        keep_once(names, children);
+    }
     Ok(())
+}
+
+/// Takes out what has the name of an earlier one.
+fn keep_once(names: &mut Vec<Name>, children: &mut Vec<(u64, Box<[u8]>)>) {
+    let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+    names.retain(|entry| seen.insert(entry.name.clone()));
+    children.retain(|(_, name)| seen.insert(name.clone()));
 }
 
 /// Stands for a name that the destination may keep. Two names with one digest
@@ -433,4 +450,28 @@ fn flatten(roots: &[usize], listed: Vec<(usize, Listed)>) -> Listing {
         stack.extend(listed.children.into_iter().rev());
     }
     listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_given_twice_counts_once() {
+        let entry = |ino, name: &[u8]| Name {
+            ino,
+            kind: Kind::File,
+            name: name.into(),
+        };
+        let mut names = vec![entry(1, b"a"), entry(2, b"b"), entry(1, b"a")];
+        let mut children: Vec<(u64, Box<[u8]>)> = vec![
+            (3, b"c"[..].into()),
+            (3, b"c"[..].into()),
+            (4, b"b"[..].into()),
+        ];
+        keep_once(&mut names, &mut children);
+        let names: Vec<_> = names.iter().map(|entry| &entry.name[..]).collect();
+        assert_eq!(names, [b"a", b"b"]);
+        assert_eq!(children, [(3, b"c"[..].into())]);
+    }
 }
