@@ -10,7 +10,7 @@ in what order the files came to the disk (--order):
   fresh        directory by directory, by name: as a restored backup or an unpacked archive lies
   aged         in an order unlike that of the directories, each between neighbours that are
                deleted at the end: as years of use leave a disk
-  interleaved  all files grow together, 64 KiB at a time: every file in many extents
+  interleaved  all files lie between each other, in pieces of 64 to 192 KiB: every file in many extents
 
 Contents do not compress, and differ unless --duplicates asks for copies, or --twins for copies that
 have mode and time in common as well. Times and modes come from the seed. Prints one JSON line that
@@ -38,13 +38,20 @@ SHAPES = {
     "flat": dict(dirs="flat", files=200_000, mean=1_000),
     "empty": dict(sizes="fixed", mean=0),
     "fragmented": dict(order="interleaved", dirs="flat", files=64, mean=4_000_000),
+    # Few large files, each in hundreds of pieces that lie between those of the others.
+    "fragments": dict(order="interleaved", dirs="flat", groups="60x4000000-64000000"),
+    # Small files with large ones between them.
+    "blend": dict(order="aged", groups="5000x1000-20000,20x50000000-50000000"),
+    # 100,000 files in 2,500 directories, and as many empty ones in one.
+    "twelve": dict(order="fresh", files=100_000, mean=12_000, per_directory=40),
+    "empties": dict(order="fresh", files=100_000, mean=0, sizes="fixed", dirs="flat"),
     "linux": dict(order="fresh"),
     # The trees of two published comparisons of copiers, see METHODOLOGY.md, 6.5.
     "mixture": dict(order="fresh", groups="2000x2000-50000,20x2000000-4000000,4x10000000-10000000"),
     "media": dict(order="fresh", groups="1000x1000-100000,3x100000000-100000000"),
 }
-DEFAULTS = dict(order="aged", dirs="tree", sizes="exponential", files=12_347, mean=9_000)
-FILES_PER_DIRECTORY = 25
+DEFAULTS = dict(order="aged", dirs="tree", sizes="exponential", files=12_347, mean=9_000,
+                per_directory=25)
 MODES = [0o644] * 12 + [0o600, 0o755, 0o444, 0o640]
 EPOCH_NS = 1_500_000_000 * 10**9
 YEARS_NS = 5 * 365 * 86_400 * 10**9
@@ -88,11 +95,11 @@ def sync(root):
         os.close(fd)
 
 
-def plan_directories(kind, files, rng):
+def plan_directories(kind, files, per_directory, rng):
     """Relative paths in the order of a walk; the first is the root itself."""
     if kind == "flat":
         return [""]
-    count = max(1, files // FILES_PER_DIRECTORY)
+    count = max(1, files // per_directory)
     directories, depth = [""], {"": 0}
     for number in range(count):
         if kind == "deep":
@@ -223,26 +230,30 @@ def write_aged(root, directories, files, rng):
         os.unlink(os.path.join(root, path))
 
 
-def write_interleaved(root, directories, files):
+def write_interleaved(root, directories, files, rng):
+    """All files in turn get room for one more piece, in random turns; then their bytes. (Growing
+    them by writing does not do: filesystems reserve room ahead of a file that grows.)"""
     for path in directories:
         make_directory(root, path)
-    streams = []
+    growing = []
     for file in files:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        fd = os.open(os.path.join(root, file.path), flags, file.mode)
-        streams.append((file, fd, file.pieces(PIECE)))
-    while streams:
-        growing = []
-        for file, fd, pieces in streams:
-            piece = next(pieces, None)
-            if piece is not None:
-                os.write(fd, piece)
-                os.fdatasync(fd)
-                growing.append((file, fd, pieces))
-            else:
-                os.utime(fd, ns=(file.mtime_ns, file.mtime_ns))
-                os.close(fd)
-        streams = growing
+        growing.append((file, os.open(os.path.join(root, file.path), flags, file.mode), 0))
+    opened = [(file, fd) for file, fd, _ in growing]
+    while growing:
+        rng.shuffle(growing)
+        left = []
+        for file, fd, at in growing:
+            piece = min(file.size - at, rng.randint(1, 3) * PIECE)
+            if piece:
+                os.posix_fallocate(fd, at, piece)
+                left.append((file, fd, at + piece))
+        growing = left
+    for file, fd in opened:
+        for data in file.pieces():
+            os.write(fd, data)
+        os.utime(fd, ns=(file.mtime_ns, file.mtime_ns))
+        os.close(fd)
 
 
 def make(root, args):
@@ -251,13 +262,13 @@ def make(root, args):
     if args.shape == "linux":
         directories, files, links = plan_linux(args.archive)
     else:
-        directories = plan_directories(args.dirs, args.files, rng)
+        directories = plan_directories(args.dirs, args.files, args.per_directory, rng)
         files, links = plan_files(args, directories, rng), []
     os.makedirs(root, exist_ok=True)
     if args.order == "aged":
         write_aged(root, directories, files, rng)
     elif args.order == "interleaved":
-        write_interleaved(root, directories, files)
+        write_interleaved(root, directories, files, rng)
     else:
         write_fresh(root, directories, files)
     for path, target in links:
@@ -280,6 +291,7 @@ def parse(argv=None):
     parser.add_argument("--sizes", choices=["exponential", "fixed", "lognormal"])
     parser.add_argument("--files", type=int)
     parser.add_argument("--mean", type=int, help="bytes per file, on average")
+    parser.add_argument("--per-directory", type=int, help="files per directory, on average")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--duplicates", type=float, default=0.0, help="share of files, 0 to 1")
     parser.add_argument("--twins", type=float, default=0.0,

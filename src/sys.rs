@@ -15,3 +15,4 @@ pub(crate) mod special;
 pub(crate) mod times;
 pub(crate) mod transfer;
 pub(crate) mod xattrs;
+pub(crate) mod xfs;

@@ -6,6 +6,7 @@
 //! openat of a file serves fstat, FIEMAP and the listing of attributes. Where a
 //! destination is known, each entry is compared with what is there.
 
+mod inodes;
 pub(crate) mod list;
 mod look;
 mod select;

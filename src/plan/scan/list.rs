@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use nix::dir::Type;
 use nix::fcntl::OFlag;
 
+use super::inodes::{self, Inodes};
 use super::{Scan, Start, lock, select};
 use crate::error::{During, Failure, Op};
 use crate::plan::{Dir, Kind, Listing, Role, Source, There};
@@ -51,43 +52,75 @@ struct Waiting {
     cursor: (u64, usize),
     busy: usize,
     ids: usize,
+    /// The bits of an inode number below those that say in which part of the
+    /// disk it lies; 64 where they say nothing.
+    group_bits: u32,
+}
+
+impl Task {
+    fn root(source: Arc<Source>) -> Task {
+        Task {
+            id: 0,
+            source,
+            parent: None,
+            name: Box::default(),
+        }
+    }
+
+    /// A directory in a listed one.
+    fn child(parent: &Arc<Dir>, name: Box<[u8]>) -> Task {
+        Task {
+            parent: Some(parent.clone()),
+            name,
+            ..Task::root(parent.source.clone())
+        }
+    }
 }
 
 impl Waiting {
-    fn add(
-        &mut self,
-        ino: u64,
-        source: Arc<Source>,
-        parent: Option<Arc<Dir>>,
-        name: Box<[u8]>,
-    ) -> usize {
+    fn add(&mut self, ino: u64, task: Task) -> usize {
         let id = self.ids;
         self.ids += 1;
-        self.tasks.insert(
-            (ino, id),
-            Task {
-                id,
-                source,
-                parent,
-                name,
-            },
-        );
+        self.tasks.insert((ino, id), Task { id, ..task });
         id
     }
 
-    /// The next above the cursor; from the lowest again where there is none.
+    /// The next above the cursor in its group, or else in the group in which
+    /// most directories wait: from group to group the way is far.
     fn next(&mut self) -> Option<Task> {
-        let above = self.tasks.range(self.cursor..).next().map(|(&key, _)| key);
-        let key = above.or_else(|| self.tasks.keys().next().copied())?;
+        let group = self.group(self.cursor.0);
+        let above = self.tasks.range(self.cursor..).next();
+        let above = above.map(|(&key, _)| key);
+        let key = above
+            .filter(|key| self.group(key.0) == group)
+            .or_else(|| self.first_of_fullest())?;
         self.cursor = key;
         self.busy += 1;
         self.tasks.remove(&key)
+    }
+
+    fn first_of_fullest(&self) -> Option<(u64, usize)> {
+        let mut groups: BTreeMap<u64, (usize, (u64, usize))> = BTreeMap::new();
+        for &key in self.tasks.keys() {
+            groups.entry(self.group(key.0)).or_insert((0, key)).0 += 1;
+        }
+        groups
+            .into_values()
+            .max_by_key(|(waiting, _)| *waiting)
+            .map(|(_, first)| first)
+    }
+
+    fn group(&self, ino: u64) -> u64 {
+        ino.checked_shr(self.group_bits).unwrap_or(0)
     }
 }
 
 /// Lists every directory; the listing comes out in the order of a walk.
 pub(super) fn list(scan: &Scan<'_>, starts: &[Start]) -> (Listing, Vec<Failure>) {
-    let mut waiting = Waiting::default();
+    let mut waiting = Waiting {
+        group_bits: inodes::group_bits(starts),
+        ..Waiting::default()
+    };
     let mut roots = Vec::new();
     let mut listed = Vec::new();
     for start in starts {
@@ -106,14 +139,15 @@ pub(super) fn list(scan: &Scan<'_>, starts: &[Start]) -> (Listing, Vec<Failure>)
             ));
             roots.push(id);
         } else {
-            roots.push(waiting.add(0, start.source.clone(), None, Box::default()));
+            roots.push(waiting.add(0, Task::root(start.source.clone())));
         }
     }
     let shared = (Mutex::new(waiting), Condvar::new());
+    let inodes = Inodes::new(scan, starts);
     let results = Mutex::new((listed, Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..scan.threads {
-            scope.spawn(|| work(scan, &shared, &results));
+            scope.spawn(|| work(scan, &inodes, &shared, &results));
         }
     });
     let (listed, failures) = results.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -146,7 +180,12 @@ pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
 
 type Results = Mutex<(Vec<(usize, Listed)>, Vec<Failure>)>;
 
-fn work(scan: &Scan<'_>, shared: &(Mutex<Waiting>, Condvar), results: &Results) {
+fn work(
+    scan: &Scan<'_>,
+    inodes: &Inodes<'_>,
+    shared: &(Mutex<Waiting>, Condvar),
+    results: &Results,
+) {
     let (waiting, changed) = shared;
     let mut state = lock(waiting);
     loop {
@@ -163,32 +202,37 @@ fn work(scan: &Scan<'_>, shared: &(Mutex<Waiting>, Condvar), results: &Results) 
             continue;
         };
         drop(state);
-        let (opened, mut failures) = open_dir(scan, task.source, task.parent, task.name);
-        let mut children = Vec::new();
+        let (opened, mut failures) = {
+            let _listing = inodes.listing();
+            open_dir(scan, task.source, task.parent, task.name)
+        };
+        let mut tasks = Vec::new();
         let mut listed = None;
-        if let Some(opened) = opened {
-            children = opened.children;
-            listed = Some((opened.dir, opened.names));
+        if let Some(Opened {
+            dir,
+            names,
+            children,
+        }) = opened
+        {
+            inodes.found(dir.stat.dev, names.len() + children.len());
+            let task = |(ino, name)| (ino, Task::child(&dir, name));
+            tasks = children.into_iter().map(task).collect();
+            listed = Some((dir, names));
         }
         state = lock(waiting);
+        let mut results = lock(results);
+        results.1.append(&mut failures);
         if let Some((dir, names)) = listed {
-            let ids = children
-                .into_iter()
-                .map(|(ino, name)| state.add(ino, dir.source.clone(), Some(dir.clone()), name))
-                .collect();
-            let mut results = lock(results);
-            results.0.push((
-                task.id,
-                Listed {
-                    dir,
-                    names,
-                    children: ids,
-                },
-            ));
-            results.1.append(&mut failures);
-        } else {
-            lock(results).1.append(&mut failures);
+            let tasks = tasks.into_iter();
+            let children = tasks.map(|(ino, task)| state.add(ino, task)).collect();
+            let listed = Listed {
+                dir,
+                names,
+                children,
+            };
+            results.0.push((task.id, listed));
         }
+        drop(results);
         state.busy -= 1;
         changed.notify_all();
     }
