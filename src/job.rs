@@ -226,7 +226,7 @@ pub fn plan(
     let foreseen = ends.foresee(options)?;
     let looked_at = ends.dest.as_ref().or(foreseen.as_ref());
     let scan = scan(looked_at, options, &choices, counters, stop);
-    let mut plan = planned::plan(&scan, &ends.starts, budget / 2);
+    let mut plan = planned::plan(&scan, &ends.starts, budget);
     if let Some(dest) = &ends.dest {
         delete::foresee(dest, options, stop, &mut plan);
     }
@@ -266,7 +266,7 @@ fn planned(
         cache,
         ..scan(looked_at, &job.options, choices, counters, stop)
     };
-    let mut plan = planned::plan(&scan, &ends.starts, memory / 2);
+    let mut plan = planned::plan(&scan, &ends.starts, memory);
     let shared = ends.can_share(&plan, &job.options)?;
     if !job.options.force {
         let twins = job.options.dedup != Dedup::None;

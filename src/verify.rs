@@ -22,6 +22,7 @@ use crate::sys::beneath;
 use crate::sys::metadata::Stat;
 use crate::work::run::{Copied, Run, lock};
 use crate::work::spot::Spot;
+use digest::{Digest, digest_like};
 use medium::Found;
 
 /// Reads every copied file back from the medium. They must have been flushed.
@@ -35,12 +36,17 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
     };
     let each = |i: usize, found: io::Result<Found>| {
         let it = &copied[i];
-        if let (Ok(found), Some(digest)) = (&found, it.digest) {
-            learn(run, it, found, digest);
+        if let (Ok(found), Some(Digest::Plain(digest))) = (&found, &it.digest) {
+            learn(run, it, found, *digest);
         }
         let wrong = match found {
             Ok(found) if found.size != it.size => Some(io::Error::other("its size is another now")),
-            Ok(found) if it.digest.is_some_and(|digest| digest != found.digest) => {
+            Ok(found)
+                if it
+                    .digest
+                    .as_ref()
+                    .is_some_and(|it| it.value() != found.digest) =>
+            {
                 Some(io::Error::other(file::WRONG_CONTENT))
             }
             Ok(_) => None,
@@ -61,7 +67,10 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
         }
     };
     let digest = |i: usize, file: &File, size: u64, scratch: &mut Vec<u8>| {
-        digest::digest_of_copy(file, size, copied[i].ranges.as_deref(), scratch)
+        let it = &copied[i];
+        // Of shared extents there is none: they are read, and that is all.
+        let like = it.digest.as_ref().unwrap_or(&Digest::Plain(0));
+        digest_like(like, file, size, it.ranges.as_deref(), scratch)
     };
     let files = medium::Files {
         count: copied.len(),

@@ -5,6 +5,7 @@
 //! every thread lists, reads and writes by itself. Both end in the same
 //! writing, verifying and counting.
 
+pub(crate) mod ahead;
 pub(crate) mod budget;
 pub(crate) mod checkpoint;
 pub(crate) mod delta;

@@ -19,6 +19,7 @@ use crate::sys::beneath;
 use crate::sys::metadata::Stat;
 use crate::sys::transfer::{self, Shared};
 use crate::sys::xattrs::{Place, Xattrs};
+use crate::verify::digest::Digest;
 use crate::verify::file as check;
 use crate::work::part::Part;
 use crate::work::run::{Copied, lock};
@@ -317,7 +318,7 @@ fn proof(spot: &Spot<'_>, wanted: &Wanted<'_>, twin: &Stat) -> Vec<Failure> {
             dir: spot.dir.clone(),
             name: spot.name.into(),
             size: wanted.bytes.len(),
-            digest: Some(wanted.digest),
+            digest: Some(Digest::Plain(wanted.digest)),
             ranges: None,
         });
     } else {

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use super::{Follower, Leader, Order, Plan, Run, Scan, Start, lock};
 use crate::plan::choose::Choice;
+use crate::plan::order::HalfRead;
 use crate::plan::{Action, Listing, Sweep, order};
 use crate::report::Outcome;
+use crate::sys::memory;
 
 /// Scans, and orders the reads of each disk.
-pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], window_bytes: u64) -> Plan {
+pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], memory: u64) -> Plan {
     let scanned = scan.run(starts);
     let mut plan = Plan {
         listing: scanned.listing,
@@ -38,17 +40,28 @@ pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], window_bytes: u64) -> Plan
     let mut disks: Vec<_> = disks.into_values().collect();
     disks.sort_by_key(|(choice, _)| choice.key);
     for (choice, files) in disks {
-        plan.sweeps.push(sweep(&plan, choice, &files, window_bytes));
+        plan.sweeps
+            .push(sweep(&plan, choice, &files, half_read(memory)));
     }
     plan
 }
 
-fn sweep(plan: &Plan, choice: Choice, files: &[u32], window_bytes: u64) -> Sweep {
+/// Half of the memory that is for content may wait half-read, the other half
+/// is for buffers. Each large file takes two descriptors at the destination.
+fn half_read(memory: u64) -> HalfRead {
+    let files = memory::open_files_limit() / 8;
+    HalfRead {
+        bytes: memory / 2,
+        files: usize::try_from(files.clamp(1, 1024)).unwrap_or(1),
+    }
+}
+
+fn sweep(plan: &Plan, choice: Choice, files: &[u32], limit: HalfRead) -> Sweep {
     let Listing { entries, .. } = &plan.listing;
     let listed = order::as_listed(files, entries);
     let travel_listed = order::travel(&listed, entries, &plan.extents);
     let reads = match choice.order {
-        Order::Physical => order::by_physical(files, entries, &plan.extents, window_bytes),
+        Order::Physical => order::by_physical(files, entries, &plan.extents, limit),
         Order::Inode => order::by_inode(files, entries),
         Order::Auto | Order::None => listed,
     };

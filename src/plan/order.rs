@@ -1,13 +1,27 @@
 //! In which order a disk's files are read. Pure: places in, reads out.
 //!
-//! One ascending sweep over the first extents; a fragmented file that fits the
-//! memory window is read extent by extent where the head passes them anyway.
-//! Where more such files overlap than the window can hold half-read, those
-//! that came late wait for a further sweep.
+//! One ascending sweep over the first extents; a fragmented file is read extent
+//! by extent where the head passes them anyway. Small ones are held in memory
+//! until their last extent, large ones are written as they come. Where more of
+//! them overlap than can be half-read at once, those that came late wait for a
+//! further sweep.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Entry, Extents, Kind, Read, WHOLE};
+use super::{Entry, Extent, Extents, Kind, LARGE_BYTES, Read, WHOLE};
+
+/// Of a large file with larger extents on average the way to each is not worth
+/// giving up its logical order: 8 MiB take four times as long as a seek.
+const LARGE_EXTENT_BYTES: u64 = 8 << 20;
+
+/// How much may be half-read at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfRead {
+    /// Bytes of small files, which wait in memory.
+    pub(crate) bytes: u64,
+    /// Large files, which are open at the destination.
+    pub(crate) files: usize,
+}
 
 /// Sorts `files` (indices in `entries`) by physical offset. Files without a
 /// place (empty ones, data inside the inode, filesystems that cannot say) come
@@ -16,7 +30,7 @@ pub(crate) fn by_physical(
     files: &[u32],
     entries: &[Entry],
     extents: &Extents,
-    window_bytes: u64,
+    limit: HalfRead,
 ) -> Vec<Read> {
     let mut placed = Vec::with_capacity(files.len());
     let mut unplaced = Vec::new();
@@ -24,7 +38,7 @@ pub(crate) fn by_physical(
         let entry = &entries[file as usize];
         match extents.get(&file) {
             _ if entry.physical == u64::MAX => unplaced.push(file),
-            Some(extents) if entry.size <= window_bytes => {
+            Some(extents) if is_by_extent(entry, extents, limit) => {
                 for (part, extent) in (0..).zip(extents) {
                     placed.push((extent.physical, Read { entry: file, part }));
                 }
@@ -38,22 +52,30 @@ pub(crate) fn by_physical(
     let mut reads: Vec<Read> = unplaced.into_iter().map(whole).collect();
     let mut waiting: Vec<Read> = placed.into_iter().map(|(_, read)| read).collect();
     while !waiting.is_empty() {
-        waiting = one_sweep(waiting, entries, extents, window_bytes, &mut reads);
+        waiting = one_sweep(waiting, entries, extents, limit, &mut reads);
     }
     reads
 }
 
-/// Takes from `waiting` what one sweep can read without ever holding more than
-/// `window_bytes` of half-read files, and gives back the rest, still sorted.
+fn is_by_extent(entry: &Entry, extents: &[Extent], limit: HalfRead) -> bool {
+    if entry.size > LARGE_BYTES {
+        entry.allocated / extents.len().max(1) as u64 <= LARGE_EXTENT_BYTES
+    } else {
+        entry.size <= limit.bytes
+    }
+}
+
+/// Takes from `waiting` what one sweep can read without ever having more than
+/// `limit` half-read, and gives back the rest, still sorted.
 fn one_sweep(
     waiting: Vec<Read>,
     entries: &[Entry],
     extents: &Extents,
-    window_bytes: u64,
+    limit: HalfRead,
     reads: &mut Vec<Read>,
 ) -> Vec<Read> {
     let mut half_read: HashMap<u32, usize> = HashMap::new();
-    let mut half_read_bytes = 0;
+    let (mut bytes, mut files) = (0, 0);
     // A file waits with all of its extents, or with none.
     let mut late: HashSet<u32> = HashSet::new();
     let mut later = Vec::new();
@@ -63,23 +85,30 @@ fn one_sweep(
             continue;
         }
         let size = entries[read.entry as usize].size;
+        let (held_bytes, held_files) = match size > LARGE_BYTES {
+            true => (0, 1),
+            false => (size, 0),
+        };
         if !half_read.contains_key(&read.entry) {
             let is_first = half_read.is_empty();
             let is_late = late.contains(&read.entry);
-            if is_late || (half_read_bytes + size > window_bytes && !is_first) {
+            let fits = bytes + held_bytes <= limit.bytes && files + held_files <= limit.files;
+            if is_late || !(fits || is_first) {
                 late.insert(read.entry);
                 later.push(read);
                 continue;
             }
             half_read.insert(read.entry, extents[&read.entry].len());
-            half_read_bytes += size;
+            bytes += held_bytes;
+            files += held_files;
         }
         reads.push(read);
         if let Some(left) = half_read.get_mut(&read.entry) {
             *left -= 1;
             if *left == 0 {
                 half_read.remove(&read.entry);
-                half_read_bytes -= size;
+                bytes -= held_bytes;
+                files -= held_files;
             }
         }
     }
@@ -149,6 +178,7 @@ mod tests {
             let entry = listing.entries.last_mut().unwrap();
             entry.size = *size;
             entry.physical = places.first().map_or(u64::MAX, |p| p.0);
+            entry.allocated = places.iter().map(|p| p.1).sum();
             if places.len() > 1 {
                 let mut logical = 0;
                 let list = places.iter().map(|&(physical, len)| {
@@ -169,6 +199,10 @@ mod tests {
         )
     }
 
+    fn half_read(bytes: u64) -> HalfRead {
+        HalfRead { bytes, files: 2 }
+    }
+
     fn place(read: &Read, entries: &[Entry], extents: &Extents) -> u64 {
         match read.part {
             WHOLE => entries[read.entry as usize].physical,
@@ -185,7 +219,7 @@ mod tests {
             (5, vec![]),
             (10, vec![(500, 10)]),
         ]);
-        let reads = by_physical(&all, &entries, &extents, 1 << 20);
+        let reads = by_physical(&all, &entries, &extents, half_read(1 << 20));
         let order: Vec<u32> = reads.iter().map(|r| r.entry).collect();
         assert_eq!(order, [3, 1, 2, 4, 0]);
     }
@@ -196,7 +230,7 @@ mod tests {
             (20, vec![(100, 10), (300, 10)]),
             (20, vec![(200, 10), (400, 10)]),
         ]);
-        let reads = by_physical(&all, &entries, &extents, 100);
+        let reads = by_physical(&all, &entries, &extents, half_read(100));
         let order: Vec<_> = reads.iter().map(|r| (r.entry, r.part)).collect();
         assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1)]);
         assert_eq!(travel(&reads, &entries, &extents), 3 * 90);
@@ -208,16 +242,35 @@ mod tests {
             (20, vec![(100, 10), (300, 10)]),
             (20, vec![(200, 10), (400, 10)]),
         ]);
-        let reads = by_physical(&all, &entries, &extents, 30);
+        let reads = by_physical(&all, &entries, &extents, half_read(30));
         let order: Vec<_> = reads.iter().map(|r| (r.entry, r.part)).collect();
         assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn large_files_are_read_by_extent_as_many_as_may_be_half_read() {
+        const M: u64 = 1 << 20;
+        let large = |at: u64| (4 * M, vec![(at * M, 2 * M), ((100 + at) * M, 2 * M)]);
+        let (all, entries, extents) = files(&[large(0), large(2), large(4)]);
+        let reads = by_physical(&all, &entries, &extents, half_read(1));
+        let order: Vec<_> = reads.iter().map(|r| (r.entry, r.part)).collect();
+        assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn a_large_file_of_few_large_extents_is_one_read() {
+        const M: u64 = 1 << 20;
+        let places = vec![(100 * M, 9 * M), (0, 9 * M)];
+        let (all, entries, extents) = files(&[(18 * M, places)]);
+        let reads = by_physical(&all, &entries, &extents, half_read(1));
+        assert_eq!(reads, [whole(0)]);
     }
 
     #[test]
     fn a_file_larger_than_the_window_is_one_read_at_its_first_extent() {
         let (all, entries, extents) =
             files(&[(200, vec![(300, 100), (100, 100)]), (10, vec![(200, 10)])]);
-        let reads = by_physical(&all, &entries, &extents, 50);
+        let reads = by_physical(&all, &entries, &extents, half_read(50));
         assert_eq!(reads, [whole(1), whole(0)]);
     }
 
@@ -234,7 +287,7 @@ mod tests {
         }
         let listed = as_listed(&all, &entries);
         assert_eq!(travel(&listed, &entries, &extents), 1010 + 1990);
-        let sorted = by_physical(&all, &entries, &extents, 100);
+        let sorted = by_physical(&all, &entries, &extents, half_read(100));
         assert_eq!(travel(&sorted, &entries, &extents), 990 + 990);
     }
 
@@ -251,7 +304,7 @@ mod tests {
                 .map(|places| (places.iter().map(|p| p.1).sum(), places))
                 .collect();
             let (all, entries, extents) = files(&list);
-            let reads = by_physical(&all, &entries, &extents, window);
+            let reads = by_physical(&all, &entries, &extents, half_read(window));
             // Each file either whole or in all of its parts, exactly once.
             let mut seen: HashMap<u32, Vec<u32>> = HashMap::new();
             for read in &reads {

@@ -14,6 +14,87 @@ use crate::sys::transfer;
 /// Read in one go up to this; larger files in pieces of it.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// What was taken of a file's content while it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Digest {
+    /// One over all of it, in its order; of a large file with holes, over its
+    /// data with a mark for each gap.
+    Plain(u128),
+    /// One over each of the pieces in which it came, in the order of offsets.
+    Pieces(Box<[Piece]>),
+}
+
+impl Digest {
+    /// As one number, to be compared with that of a copy.
+    pub(crate) fn value(&self) -> u128 {
+        match self {
+            Digest::Plain(digest) => *digest,
+            Digest::Pieces(pieces) => {
+                let mut all = Xxh3::new();
+                for piece in pieces {
+                    all.update(&piece.digest.to_le_bytes());
+                }
+                all.digest128()
+            }
+        }
+    }
+
+    /// The one that other files with the same content have as well.
+    pub(crate) fn plain(&self) -> Option<u128> {
+        match self {
+            Digest::Plain(digest) => Some(*digest),
+            Digest::Pieces(_) => None,
+        }
+    }
+}
+
+/// A piece of a file and the digest of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    offset: u64,
+    len: u64,
+    digest: u128,
+}
+
+impl Piece {
+    pub(crate) fn of(offset: u64, bytes: &[u8]) -> Piece {
+        Piece {
+            offset,
+            len: bytes.len() as u64,
+            digest: xxh3_128(bytes),
+        }
+    }
+}
+
+/// The value of a copy's digest, taken as that of its source was: equal to
+/// [`Digest::value`] where the contents are.
+///
+/// # Errors
+/// As [`digest_of_copy`].
+pub(crate) fn digest_like(
+    like: &Digest,
+    file: &File,
+    size: u64,
+    ranges: Option<&[Range<u64>]>,
+    scratch: &mut Vec<u8>,
+) -> io::Result<u128> {
+    let pieces = match like {
+        Digest::Plain(_) => return digest_of_copy(file, size, ranges, scratch),
+        Digest::Pieces(pieces) => pieces,
+    };
+    if let Some(ranges) = ranges {
+        holes_must_be_zeros(file, size, ranges, scratch)?;
+    }
+    let mut all = Xxh3::new();
+    for piece in pieces {
+        let mut hasher = Xxh3::new();
+        let range = piece.offset..piece.offset + piece.len;
+        hash_range(&mut hasher, file, &range, scratch)?;
+        all.update(&hasher.digest128().to_le_bytes());
+    }
+    Ok(all.digest128())
+}
+
 /// The digest of a file's first `size` bytes, holes as the zeros that they read
 /// as: the same however the file is stored.
 ///
@@ -90,17 +171,7 @@ pub(crate) fn digest_of_copy(
     let Some(ranges) = ranges.filter(|_| size > LARGE_BYTES) else {
         return read_digest(file, size, scratch);
     };
-    for found in transfer::data_ranges(file, size)? {
-        let mut at = found.start;
-        for range in ranges
-            .iter()
-            .filter(|r| r.end > found.start && r.start < found.end)
-        {
-            must_be_zeros(file, at..range.start, scratch)?;
-            at = range.end;
-        }
-        must_be_zeros(file, at..found.end, scratch)?;
-    }
+    holes_must_be_zeros(file, size, ranges, scratch)?;
     digest_of_ranges(file, size, ranges, scratch)
 }
 
@@ -173,6 +244,27 @@ fn hash_range(
         hasher.update(piece);
         Ok(())
     })
+}
+
+/// What a copy has outside of its source's data must be zeros.
+fn holes_must_be_zeros(
+    file: &File,
+    size: u64,
+    ranges: &[Range<u64>],
+    scratch: &mut Vec<u8>,
+) -> io::Result<()> {
+    for found in transfer::data_ranges(file, size)? {
+        let mut at = found.start;
+        for range in ranges
+            .iter()
+            .filter(|r| r.end > found.start && r.start < found.end)
+        {
+            must_be_zeros(file, at..range.start, scratch)?;
+            at = range.end;
+        }
+        must_be_zeros(file, at..found.end, scratch)?;
+    }
+    Ok(())
 }
 
 fn must_be_zeros(file: &File, range: Range<u64>, scratch: &mut Vec<u8>) -> io::Result<()> {

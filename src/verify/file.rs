@@ -13,7 +13,7 @@ use crate::plan::{Kind, LARGE_BYTES};
 use crate::sys::metadata::{Owner, Stat};
 use crate::sys::xattrs::{self, Place, Xattrs};
 use crate::sys::{advise, beneath, transfer};
-use crate::verify::digest::{content_digest, digest_of_copy};
+use crate::verify::digest::{Digest, content_digest, digest_like};
 use crate::work::run::Run;
 use crate::work::spot::Spot;
 
@@ -24,7 +24,7 @@ pub(crate) struct Expect<'a> {
     /// Of a file's content.
     pub(crate) size: u64,
     /// Of a file's content; none where it shares its extents with the source.
-    pub(crate) digest: Option<u128>,
+    pub(crate) digest: Option<Digest>,
     /// The ranges of a file that are data, if some are not.
     pub(crate) ranges: Option<&'a [Range<u64>]>,
     /// The file as it was written, for the case that its mode lets even its
@@ -33,12 +33,6 @@ pub(crate) struct Expect<'a> {
 }
 
 impl<'a> Expect<'a> {
-    /// The digest of a copy, taken as that of the source was: see
-    /// [`digest_of_copy`].
-    fn digest_of(&self, file: &File, scratch: &mut Vec<u8>) -> io::Result<u128> {
-        digest_of_copy(file, self.size, self.ranges, scratch)
-    }
-
     /// Only kind and metadata.
     pub(crate) fn metadata(stat: &'a Stat, xattrs: &'a Xattrs) -> Expect<'a> {
         Expect {
@@ -95,13 +89,13 @@ pub(crate) fn read_back(
         compare_holes(spot, ranges, &file, &have, failures);
     }
     // Shared extents are the source's own blocks: nothing to compare with.
-    let Some(digest) = expect.digest else { return };
-    let found = expect.digest_of(&file, scratch);
+    let Some(digest) = &expect.digest else { return };
+    let found = digest_like(digest, &file, expect.size, expect.ranges, scratch);
     match found.during_at(Op::Verify, || spot.path()) {
-        Ok(found) if found == digest => {
+        Ok(found) if found == digest.value() => {
             count_verified(spot.run, expect.size);
             if expect.ranges.is_none() || expect.size <= LARGE_BYTES {
-                spot.learn(&have, digest);
+                digest.plain().inspect(|&digest| spot.learn(&have, digest));
             }
         }
         Ok(_) => failures.push(Failure::because(Op::Verify, spot.path(), WRONG_CONTENT)),

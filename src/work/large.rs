@@ -24,7 +24,7 @@ use crate::plan::Dir;
 use crate::sys::metadata::Stat;
 use crate::sys::transfer;
 use crate::sys::xattrs::Xattrs;
-use crate::verify::digest::hash_gap;
+use crate::verify::digest::{Digest, Piece, hash_gap};
 
 mod end;
 
@@ -45,6 +45,8 @@ pub(crate) struct Large {
     checkpoints: Option<Checkpoints>,
     /// What an earlier run left is before this; to be read is the rest.
     pub(crate) from: u64,
+    /// Its pieces come in the order of the disk, each with a digest of its own.
+    by_extent: bool,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -64,6 +66,8 @@ struct State {
     failure: Option<Failure>,
     verdict: Option<Verdict>,
     is_over: Option<Over>,
+    /// Of a file that comes by extent: its pieces, by offset.
+    pieces: BTreeMap<u64, Piece>,
 }
 
 /// What became of a file at its end.
@@ -121,6 +125,9 @@ pub(crate) struct Source {
 pub(crate) struct Mode {
     /// What an earlier run left may be gone on with.
     pub(crate) may_resume: bool,
+    /// The pieces come in the order of the disk; a later run cannot go on with
+    /// what is there of them.
+    pub(crate) by_extent: bool,
     /// The bytes come as pieces, not by the kernel.
     pub(crate) is_seen: bool,
 }
@@ -149,8 +156,9 @@ impl Large {
             fd: &fd,
             name: dir.dest_name(name),
         };
-        let begun = begin(&spot, &source, mode.may_resume)?;
-        let is_hashed = run.needs_digests() || begun.checkpoints.is_some() && mode.is_seen;
+        let begun = begin(&spot, &source, mode)?;
+        let is_recorded = begun.checkpoints.is_some() && mode.is_seen;
+        let is_hashed = (run.needs_digests() || is_recorded) && !mode.by_extent;
         let (from, hasher) = match begun.adopted {
             Some((from, hasher)) => (from, Some(hasher)),
             None => (0, is_hashed.then(|| Box::new(Xxh3::new()))),
@@ -172,6 +180,7 @@ impl Large {
             delta: begun.delta,
             checkpoints: begun.checkpoints,
             from,
+            by_extent: mode.by_extent,
             state: Mutex::new(state),
             ended: Condvar::new(),
         })
@@ -264,9 +273,9 @@ impl Large {
 
 /// Begins a file: with what an earlier run left of it, with an older state of
 /// it, or empty.
-fn begin(spot: &Spot<'_>, source: &Source, may_resume: bool) -> Result<Begun, Failure> {
+fn begin(spot: &Spot<'_>, source: &Source, mode: Mode) -> Result<Begun, Failure> {
     let Source { stat, ranges, .. } = source;
-    let adopted = match may_resume {
+    let adopted = match mode.may_resume {
         true => checkpoint::adopt(spot, stat, ranges)?,
         false => None,
     };
@@ -292,7 +301,7 @@ fn begin(spot: &Spot<'_>, source: &Source, may_resume: bool) -> Result<Begun, Fa
         return Err(failure);
     }
     let there = adopted.as_ref().map(|(at, hasher)| (*at, &**hasher));
-    let checkpoints = match is_whole {
+    let checkpoints = match is_whole && !mode.by_extent {
         true => Checkpoints::start(spot, &part, stat, ranges, there),
         false => None,
     };
@@ -321,7 +330,10 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     let written = written.map(|written| {
         run.counters.written_bytes.fetch_add(written, Relaxed);
     });
+    let is_piece = large.by_extent && run.needs_digests() && !bytes.is_empty();
+    let piece = is_piece.then(|| Piece::of(offset, &bytes));
     let mut state = lock(&large.state);
+    state.pieces.extend(piece.map(|piece| (offset, piece)));
     match written.during_at(Op::Write, || large.spot(run).path()) {
         Ok(()) if bytes.is_empty() => {}
         Ok(()) => {
@@ -341,10 +353,14 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
         return;
     }
     let ended = (state.verdict.take(), state.failure.take());
-    let digest = state.hasher.take().map(|mut hasher| {
-        hash_gap(&mut hasher, state.hashed_to, large.stat.size);
-        hasher.digest128()
-    });
+    let pieces: Vec<Piece> = std::mem::take(&mut state.pieces).into_values().collect();
+    let digest = match state.hasher.take() {
+        Some(mut hasher) => {
+            hash_gap(&mut hasher, state.hashed_to, large.stat.size);
+            Some(Digest::Plain(hasher.digest128()))
+        }
+        None => (large.by_extent && run.needs_digests()).then(|| Digest::Pieces(pieces.into())),
+    };
     for (_, (_, bytes)) in std::mem::take(&mut state.early) {
         budget.give(bytes);
     }

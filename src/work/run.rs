@@ -18,6 +18,7 @@ use crate::job::{Dedup, Options, Verify};
 use crate::plan::{Dir, Entry, Listing};
 use crate::report::{Counters, Note, Outcome};
 use crate::sys::metadata::Stat;
+use crate::verify::digest::Digest;
 
 /// Device and inode number.
 type Inode = (u64, u64);
@@ -29,7 +30,7 @@ pub(crate) struct Copied {
     pub(crate) name: Box<[u8]>,
     pub(crate) size: u64,
     /// Of the bytes read; none where extents were shared.
-    pub(crate) digest: Option<u128>,
+    pub(crate) digest: Option<Digest>,
     /// The data of a file with holes.
     pub(crate) ranges: Option<Box<[Range<u64>]>>,
 }

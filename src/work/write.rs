@@ -27,6 +27,7 @@ use crate::plan::{Action, Dir, Kind, Listing};
 use crate::report::Outcome;
 use crate::sys::metadata::{Stat, Time, UNFINISHED};
 use crate::sys::special;
+use crate::verify::digest::Digest;
 use crate::verify::file as check;
 
 /// Does one piece of work.
@@ -207,7 +208,7 @@ fn write_new(
         stat: stat_to_set,
         xattrs: &member.xattrs,
         size: data.len() as u64,
-        digest: Some(digest),
+        digest: Some(Digest::Plain(digest)),
         // A lender's holes are its own.
         ranges: member.ranges.as_deref().filter(|_| !is_shared),
         file: Some(&part.file),
@@ -283,7 +284,7 @@ pub(crate) fn after_writing(
                     dir: spot.dir.clone(),
                     name: spot.name.into(),
                     size: expect.size,
-                    digest: expect.digest,
+                    digest: expect.digest.clone(),
                     ranges: expect.ranges.map(Into::into),
                 });
             }

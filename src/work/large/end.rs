@@ -9,6 +9,7 @@ use crate::dedup::join::{self, Asked, Bytes, Under, Wanted};
 use crate::error::{During, Failure, Op};
 use crate::report::Outcome;
 use crate::sys::metadata::Stat;
+use crate::verify::digest::Digest;
 use crate::verify::file as check;
 use crate::work::checkpoint;
 use crate::work::run::Run;
@@ -20,7 +21,7 @@ pub(super) fn end(
     run: &Run<'_>,
     large: &Large,
     (verdict, failure): (Option<Verdict>, Option<Failure>),
-    digest: Option<u128>,
+    digest: Option<Digest>,
 ) -> Over {
     let spot = large.spot(run);
     let discard = || large.part.discard(&spot);
@@ -79,11 +80,12 @@ fn keep_or_discard(spot: &Spot<'_>, large: &Large) -> Result<(), Failure> {
 fn complete(
     spot: &Spot<'_>,
     large: &Large,
-    digest: Option<u128>,
+    digest: Option<Digest>,
 ) -> Result<(Outcome, Vec<Failure>), Failure> {
-    // The digest of a file with holes counts them: it finds no twins. `rest`
-    // looks for those at the end.
-    let plain = digest.filter(|_| !is_sparse(&large.ranges, large.stat.size));
+    // The digest of a file with holes counts them, and that of one that came by
+    // extent its pieces: they find no twins. `rest` looks for those at the end.
+    let is_dense = !is_sparse(&large.ranges, large.stat.size);
+    let plain = digest.as_ref().and_then(Digest::plain).filter(|_| is_dense);
     if let Some(digest) = plain {
         spot.run.learn_source(&spot.dir, &large.stat, digest);
     }
@@ -106,7 +108,7 @@ fn complete(
         Ok(Asked::Joined(outcome, failures)) => Ok((outcome, failures)),
         Ok(Asked::Write(ticket, lender)) => {
             let completed = share(spot, table, large, lender.as_ref())
-                .and_then(|is_shared| publish(spot, large, Some(digest), is_shared));
+                .and_then(|is_shared| publish(spot, large, Some(Digest::Plain(digest)), is_shared));
             ticket.settle(table, spot, has_arrived(&completed));
             completed
         }
@@ -146,7 +148,7 @@ fn share(
 fn publish(
     spot: &Spot<'_>,
     large: &Large,
-    digest: Option<u128>,
+    digest: Option<Digest>,
     is_shared: bool,
 ) -> Result<(Outcome, Vec<Failure>), Failure> {
     let size = large.stat.size;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::small::{ATTEMPTS, read_at, will_not_hold_still};
-use super::{Reader, WINDOW_BYTES, Work, holes};
+use super::{Reader, Work, holes};
 use crate::error::{During, Failure, Op};
 use crate::plan::Kind;
 use crate::plan::bundle::BUNDLE_BYTES;
@@ -19,6 +20,7 @@ use crate::sys::metadata::Stat;
 use crate::sys::xattrs::Place;
 use crate::sys::{advise, beneath, transfer};
 use crate::verify::digest::{digest_of_ranges, hash_gap};
+use crate::work::ahead::Asked;
 use crate::work::keep;
 use crate::work::known::both_digests;
 use crate::work::large::{Large, Mode, Source, Verdict};
@@ -35,6 +37,7 @@ impl Reader<'_, '_> {
         entry: u32,
         file: &Arc<File>,
         first: Stat,
+        asked: Asked,
     ) -> Result<(), Failure> {
         if self.run.options.checksum && self.is_kept(entry, file, &first)? {
             return Ok(());
@@ -43,12 +46,13 @@ impl Reader<'_, '_> {
         for attempt in 1..=ATTEMPTS {
             let mode = Mode {
                 may_resume: attempt == 1,
+                by_extent: false,
                 // Only the last attempt needs to know what exactly it has read.
                 is_seen: !self.is_unseen() || attempt == ATTEMPTS,
             };
             let large = self.begin(entry, file, stat, mode)?;
             self.run.mark(entry);
-            let verdict = self.attempt(entry, file, &large, attempt == ATTEMPTS);
+            let verdict = self.attempt(entry, file, &large, asked.clone(), attempt == ATTEMPTS);
             let changed = match &verdict {
                 Verdict::Again(now) => Some(*now),
                 _ => None,
@@ -64,10 +68,17 @@ impl Reader<'_, '_> {
     }
 
     /// Reads it once, and judges what was read.
-    fn attempt(&mut self, entry: u32, file: &File, large: &Arc<Large>, last: bool) -> Verdict {
+    fn attempt(
+        &mut self,
+        entry: u32,
+        file: &File,
+        large: &Arc<Large>,
+        asked: Asked,
+        last: bool,
+    ) -> Verdict {
         let path = self.path(entry);
         let mut seen = last.then(Xxh3::new);
-        let whole = match self.pieces(&path, file, large, seen.as_mut()) {
+        let whole = match self.pieces(&path, file, large, asked, seen.as_mut()) {
             Ok(Pieces::All) => true,
             Ok(Pieces::Short) => false,
             Ok(Pieces::Stopped) => return Verdict::NotReached,
@@ -145,43 +156,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// Hands on a large file that is in memory already.
-    pub(super) fn large_from(
-        &mut self,
-        entry: u32,
-        file: &Arc<File>,
-        stat: Stat,
-        bytes: &[u8],
-    ) -> Result<(), Failure> {
-        let now = Stat::of(file).during_at(Op::Stat, || self.path(entry))?;
-        if !stat.held_still(&now) {
-            return self.large(entry, file, now);
-        }
-        if self.run.options.checksum && self.is_kept(entry, file, &stat)? {
-            return Ok(());
-        }
-        let mode = Mode {
-            may_resume: true,
-            is_seen: true,
-        };
-        let large = self.begin(entry, file, stat, mode)?;
-        for range in large.ranges.clone() {
-            let start = range.start.max(large.from);
-            #[allow(clippy::cast_possible_truncation)]
-            let data = &bytes[start as usize..range.end.max(start) as usize];
-            for (i, piece) in (0u64..).zip(data.chunks(CHUNK_BYTES)) {
-                let mut buffer = self.budget.take();
-                buffer.extend_from_slice(piece);
-                let chunk = large.chunk(start + i * CHUNK_BYTES as u64, buffer);
-                (self.sink)(Work::Chunk(chunk));
-            }
-        }
-        self.run.mark(entry);
-        self.end(&large, Verdict::Whole);
-        Ok(())
-    }
-
-    fn end(&mut self, large: &Arc<Large>, verdict: Verdict) {
+    pub(super) fn end(&mut self, large: &Arc<Large>, verdict: Verdict) {
         (self.sink)(Work::Chunk(large.end(verdict)));
     }
 
@@ -190,7 +165,7 @@ impl Reader<'_, '_> {
         self.budget.in_kernel && !self.run.needs_digests()
     }
 
-    fn begin(
+    pub(super) fn begin(
         &self,
         entry: u32,
         file: &File,
@@ -216,6 +191,7 @@ impl Reader<'_, '_> {
         path: &Path,
         file: &File,
         large: &Arc<Large>,
+        mut asked: Asked,
         mut seen: Option<&mut Xxh3>,
     ) -> Result<Pieces, Failure> {
         if self.is_unseen() && seen.is_none() && !large.is_compared() {
@@ -223,35 +199,58 @@ impl Reader<'_, '_> {
         }
         let mut hashed_to = 0;
         for range in large.ranges.clone() {
-            let mut at = range.start.max(large.from);
-            while at < range.end {
-                if self.run.is_stopped() || large.has_failed() {
-                    return Ok(Pieces::Stopped);
-                }
-                #[allow(clippy::cast_possible_truncation)]
-                let want = (range.end - at).min(CHUNK_BYTES as u64) as usize;
-                advise::will_need(file, at + want as u64, WINDOW_BYTES.min(range.end - at));
-                let mut buffer = self.budget.take_len(want);
-                let read = read_exact(file, &mut buffer, at);
-                if !matches!(read, Ok(true)) {
-                    self.budget.give(buffer);
-                    return read.map(|_| Pieces::Short).during(Op::Read, path);
-                }
-                self.run.counters.read_bytes.fetch_add(want as u64, Relaxed);
+            let rest = range.start.max(large.from)..range.end;
+            let end = self.range(path, file, large, rest, &mut asked, |at, bytes| {
                 if let Some(seen) = &mut seen {
                     hash_gap(seen, hashed_to, at);
-                    seen.update(&buffer);
-                    hashed_to = at + want as u64;
+                    seen.update(bytes);
+                    hashed_to = at + bytes.len() as u64;
                 }
-                if self.budget.drop_behind {
-                    advise::drop_cached(file, at, want as u64);
-                }
-                (self.sink)(Work::Chunk(large.chunk(at, buffer)));
-                at += want as u64;
+            })?;
+            if end != Pieces::All {
+                return Ok(end);
             }
         }
         if let Some(seen) = seen {
             hash_gap(seen, hashed_to, large.stat.size);
+        }
+        Ok(Pieces::All)
+    }
+
+    /// Reads a range in pieces and hands them on; shows each to `see` first.
+    pub(super) fn range(
+        &mut self,
+        path: &Path,
+        file: &File,
+        large: &Arc<Large>,
+        range: Range<u64>,
+        asked: &mut Asked,
+        mut see: impl FnMut(u64, &[u8]),
+    ) -> Result<Pieces, Failure> {
+        let mut at = range.start;
+        while at < range.end {
+            if self.run.is_stopped() || large.has_failed() {
+                return Ok(Pieces::Stopped);
+            }
+            #[allow(clippy::cast_possible_truncation)]
+            let want = (range.end - at).min(CHUNK_BYTES as u64) as usize;
+            asked.keep_ahead(file, at);
+            if let Some(window) = &mut self.window {
+                window.top_up(range.end - at);
+            }
+            let mut buffer = self.budget.take_len(want);
+            let read = read_exact(file, &mut buffer, at);
+            if !matches!(read, Ok(true)) {
+                self.budget.give(buffer);
+                return read.map(|_| Pieces::Short).during(Op::Read, path);
+            }
+            self.run.counters.read_bytes.fetch_add(want as u64, Relaxed);
+            see(at, &buffer);
+            if self.budget.drop_behind {
+                advise::drop_cached(file, at, want as u64);
+            }
+            (self.sink)(Work::Chunk(large.chunk(at, buffer)));
+            at += want as u64;
         }
         Ok(Pieces::All)
     }
@@ -307,7 +306,8 @@ const UNSEEN_BYTES: u64 = 16 << 20;
 const UNSEEN_BUFFER_BYTES: usize = 256 << 10;
 
 /// How far the reading of a large file came.
-enum Pieces {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pieces {
     /// To its end.
     All,
     /// It ended before its size.

@@ -13,6 +13,7 @@ use crate::plan::bundle::{Bundle, Member};
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
 use crate::sys::xattrs::{Place, Xattrs};
+use crate::work::ahead::Asked;
 
 /// Times that a file is read before it is said not to hold still.
 pub(super) const ATTEMPTS: u32 = 5;
@@ -65,7 +66,7 @@ impl Reader<'_, '_> {
                 Ok(Look::Changed(now)) if attempt < ATTEMPTS => {
                     self.bundle.bytes.truncate(start);
                     if now.size > LARGE_BYTES {
-                        return self.large(entry, file, now);
+                        return self.large(entry, file, now, Asked::nothing(0..now.size));
                     }
                     stat = now;
                     continue;

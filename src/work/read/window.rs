@@ -3,14 +3,12 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 
 use super::open;
 use crate::plan::{Extents, Listing, Read, WHOLE};
-use crate::sys::{advise, memory};
-
-/// Bytes that the kernel is asked to read ahead, over all opened files. Twice
-/// what a 7,200 rpm disk reads in 50 ms; measured in METHODOLOGY.md.
-pub(super) const WINDOW_BYTES: u64 = 16 << 20;
+use crate::sys::memory;
+use crate::work::ahead::{Asked, WINDOW_BYTES};
 
 /// Opened files ahead, at most.
 const WINDOW_FILES: u64 = 1024;
@@ -22,7 +20,8 @@ const OTHER_FILES: u64 = 48;
 pub(super) struct Ahead {
     pub(super) read: Read,
     pub(super) file: io::Result<File>,
-    asked_bytes: u64,
+    pub(super) asked: Asked,
+    bytes: u64,
 }
 
 /// Files opened and asked for ahead of the reader. It is refilled when it has
@@ -57,45 +56,59 @@ impl<'a> Window<'a> {
     }
 
     pub(super) fn next(&mut self) -> Option<Ahead> {
-        if self.ahead.len() <= self.max_files / 2 && self.bytes <= WINDOW_BYTES / 2 {
-            self.fill();
+        self.top_up(0);
+        if self.ahead.is_empty() {
+            self.fill(0);
         }
         let first = self.ahead.pop_front()?;
-        self.bytes -= first.asked_bytes;
+        self.bytes -= first.bytes;
         Some(first)
     }
 
-    fn fill(&mut self) {
+    /// Refills it for a reader that has still so many bytes to read of what it
+    /// was given last.
+    pub(super) fn top_up(&mut self, left: u64) {
+        if self.ahead.len() <= self.max_files / 2 && self.bytes + left <= WINDOW_BYTES / 2 {
+            self.fill(left);
+        }
+    }
+
+    fn fill(&mut self, left: u64) {
         while self.ahead.is_empty()
-            || (self.ahead.len() < self.max_files && self.bytes < WINDOW_BYTES)
+            || (self.ahead.len() < self.max_files && self.bytes + left < WINDOW_BYTES)
         {
             let Some(&read) = self.reads.next() else {
                 return;
             };
+            let range = self.range(read);
             let file = open(self.listing, read.entry);
-            let (offset, len) = match read.part {
-                WHOLE => (
-                    0,
-                    self.listing.entries[read.entry as usize]
-                        .size
-                        .min(WINDOW_BYTES),
-                ),
-                part => {
-                    let extent = self.extents[&read.entry][part as usize];
-                    (extent.logical, extent.len)
-                }
+            let room = WINDOW_BYTES.saturating_sub(self.bytes + left);
+            let asked = match &file {
+                Ok(file) => Asked::begin(file, range.clone(), room),
+                Err(_) => Asked::nothing(range.clone()),
             };
-            if let Ok(file) = &file
-                && len > 0
-            {
-                advise::will_need(file, offset, len);
-            }
-            self.bytes += len;
+            // All of it, however little was asked for: what comes behind a
+            // large file waits until that is nearly read.
+            let bytes = range.end - range.start;
+            self.bytes += bytes;
             self.ahead.push_back(Ahead {
                 read,
                 file,
-                asked_bytes: len,
+                asked,
+                bytes,
             });
+        }
+    }
+
+    fn range(&self, read: Read) -> Range<u64> {
+        let size = self.listing.entries[read.entry as usize].size;
+        match read.part {
+            WHOLE => 0..size,
+            part => {
+                let extent = self.extents[&read.entry][part as usize];
+                let start = extent.logical.min(size);
+                start..(extent.logical + extent.len).min(size).max(start)
+            }
         }
     }
 }
