@@ -3,11 +3,12 @@
 
     bench.py [SUITE...] [--runs 5] [--tools haul,cp,rsync] [--haul target/release/haul]
     bench.py --suite again             the second copy: the cases of bench_again.py
+    bench.py --suite limit             the limit of the disk: the cases of bench_limit.py
 
 Suites: aged-xfs aged-ext4 fresh-xfs fresh-ext4 linux-xfs (cold, from the simulated disk of hddsim),
 warm-small warm-large (ext4 to ext4 in memory, cache warm), memory-1m (peak memory of haul at a
-million files), again (second copies, see bench_again.py; each of its cases is a suite by itself),
-smoke (all of it at the smallest size, in a few minutes). Needs root, loop devices
+million files), limit (how near to what disk and kernel can do: bench_limit.py), again (second copies,
+bench_again.py; each case of these two is a suite by itself), smoke (all of it at the smallest size, in a few minutes). Needs root, loop devices
 and FUSE. METHODOLOGY.md says what is measured and why; report.py makes tables of the results.
 
 Exits 1 if haul failed, left a wrong tree or was not found; what befalls others is recorded.
@@ -29,10 +30,10 @@ import tempfile
 import time
 
 import bench_again
+import bench_limit
+from bench_places import HERE, MIB, ColdSource, WarmSource, manifest, read_all, run, target_of
 
-HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-MIB = 1 << 20
 
 # Started in a process of its own: a child's peak memory begins at its parent's size (exec keeps
 # the larger of the two), and this script grows. Clock and syncfs are here, next to the copy.
@@ -80,8 +81,10 @@ TOOLS = {
 }
 
 # `case` (bench_again.Case) is for second copies: rivals of its own, and a destination that is not empty.
-Suite = collections.namedtuple("Suite", "fs tree image_mib haul_options only disk mkfs case",
-                               defaults=("", None, "8G", (), None))
+# `fs`: of the simulated disk with the source; without, `source_fs` in memory. `dest`: see target_of.
+Suite = collections.namedtuple(
+    "Suite", "fs tree image_mib haul_options only disk mkfs case dest source_fs",
+    defaults=("", None, "8G", (), None, "ext4", "ext4"))
 COLD = 768  # MiB of the destination's image
 SUITES = {
     "aged-xfs": Suite("xfs", ["--shape", "aged"], COLD),
@@ -103,175 +106,9 @@ SUITES = {
     "smoke-fresh-ext4": Suite("ext4", ["--shape", "fresh", "--files", "300"], 256, disk="1G"),
     "smoke-warm": Suite(None, ["--shape", "small", "--files", "2000"], 256, "--verify=none"),
 }
-SUITES |= {name: Suite(**about) for name, about in bench_again.SUITES.items()}
+SUITES |= {name: Suite(**about)
+           for name, about in (bench_again.SUITES | bench_limit.SUITES).items()}
 SMOKE_TOOLS = "haul,cp,rsync"
-
-
-def run(*command, **options):
-    """A helper command that has to succeed; its output."""
-    options = dict(check=True, text=True, stdout=subprocess.PIPE) | options
-    return subprocess.run([str(part) for part in command], **options).stdout
-
-
-class Image:
-    """An ext4 filesystem in a file in memory, mounted by loop."""
-
-    def __init__(self, directory, name, mib, mkfs=()):
-        self.path, self.mount_point = directory / f"{name}.img", directory / name
-        self.mkfs = mkfs
-        self.mount_point.mkdir()
-        # Its memory is taken now, so that the first run does not pay for all.
-        with open(self.path, "wb") as image:
-            os.posix_fallocate(image.fileno(), 0, mib * MIB)
-
-    def format(self):
-        """A new, empty filesystem, mounted."""
-        self.unmount()
-        # Nothing is left to be initialised in the background while others are being timed.
-        lazy = "nodiscard,lazy_itable_init=0,lazy_journal_init=0"
-        run("mkfs.ext4", "-q", "-F", "-E", lazy, *self.mkfs, self.path)
-        self.mount()
-
-    def mount(self, options="noatime"):
-        run("mount", "-o", f"loop,{options}", self.path, self.mount_point)
-
-    def unmount(self):
-        if os.path.ismount(self.mount_point):
-            run("umount", self.mount_point)
-
-    def close(self):
-        self.unmount()
-        self.path.unlink()
-
-
-class WarmSource:
-    """A tree on an image in memory, read once before each run."""
-
-    def __init__(self, work, suite):
-        self.image = Image(work, "src", suite.image_mib, suite.mkfs)
-        try:
-            self.fill(suite)
-        except BaseException:
-            self.close()  # nobody else knows of it yet
-            raise
-
-    def fill(self, suite):
-        self.image.format()
-        self.root = self.image.mount_point / "tree"
-        self.tree = make_tree(self.root, suite)
-        if suite.case and suite.case.edit:
-            # What was copied the first time stays beside it.
-            before = self.root.rename(self.image.mount_point / "before")
-            run("cp", "-aT", before, self.root)
-            suite.case.edit(self.root)
-        self.manifest = manifest(self.root)
-        self.image.unmount()
-        # Read-only, so that every run sees the same bits and no access times.
-        self.image.mount("ro,noatime")
-
-    def prepare(self):
-        read_all(self.root)
-
-    def begin(self):
-        pass
-
-    def end(self):
-        return None
-
-    def close(self):
-        self.image.close()
-
-
-class ColdSource:
-    """A tree on the simulated disk, mounted afresh and uncached before each run."""
-
-    def __init__(self, work, suite):
-        self.env = os.environ | {"SIMDISK_DIR": str(work / "disk")}
-        self.simdisk("start", suite.disk)
-        try:
-            self.simdisk("mkfs", suite.fs)
-            self.mount_point = work / "disk" / "mnt"
-            self.root = self.mount_point / "tree"
-            self.tree = make_tree(self.root, suite)
-            self.manifest = manifest(self.root)
-            # No journal is left to be replayed, and later mounts may be read-only.
-            self.simdisk("umount")
-            self.simdisk("mount", "ro,noatime")
-        except BaseException:
-            self.close()
-            raise
-
-    def simdisk(self, *command):
-        return run(HERE / "simdisk.sh", *command, env=self.env)
-
-    def stat(self):
-        return dict(line.split() for line in self.simdisk("stat").splitlines())
-
-    def prepare(self):
-        self.simdisk("off")
-        self.simdisk("umount")
-        self.simdisk("mount", "ro,noatime")
-        os.sync()
-        pathlib.Path("/proc/sys/vm/drop_caches").write_text("3\n")
-
-    def begin(self):
-        self.simdisk("on")
-        self.simdisk("reset")
-
-    def end(self):
-        values = self.stat()
-        self.simdisk("off")
-        kept = ["reads", "read_bytes", "hits", "seeks", "busy_s", "strokes", "queued",
-                "writes", "write_bytes", "flushes"]
-        disk = {name: float(values[name]) for name in kept}
-        disk["mean_depth"] = round(disk.pop("queued") / max(disk["reads"], 1), 2)
-        return disk
-
-    def parameters(self):
-        names = ["size_bytes", "turn_ms", "seek_third_ms", "seek_full_ms", "span_bytes", "rate_mb_s",
-                 "bus_mb_s", "lookahead_kib", "cache_mib", "depth", "patience", "idle_ms"]
-        values = self.stat()
-        return {name: float(values[name]) for name in names}
-
-    def close(self):
-        self.simdisk("stop")
-
-
-def read_all(root):
-    """From here on all of it is in memory."""
-    for directory, _, names in os.walk(root):
-        for name in names:
-            with open(os.path.join(directory, name), "rb", buffering=0) as file:
-                while file.read(4 * MIB):
-                    pass
-
-
-def make_tree(root, suite):
-    return json.loads(run(sys.executable, HERE / "mktree.py", root, *suite.tree))
-
-
-def manifest(root):
-    """Everything about a tree that a copy has to keep: path → (kind, content, mode, times, owner)."""
-    found = {}
-
-    def note(path, status):
-        kind = stat.S_IFMT(status.st_mode)
-        content = None
-        if stat.S_ISREG(kind):
-            with open(path, "rb", buffering=0) as file:
-                content = (status.st_size, hashlib.file_digest(file, "sha1").digest())
-        elif stat.S_ISLNK(kind):
-            content = os.readlink(path)
-        name = os.path.relpath(path, root)
-        owner = (status.st_uid, status.st_gid)
-        found[name] = (kind, content, status.st_mode & 0o7777, status.st_mtime_ns, owner)
-
-    note(root, os.lstat(root))
-    for directory, names, files in os.walk(root):
-        for name in names + files:
-            path = os.path.join(directory, name)
-            note(path, os.lstat(path))
-    return found
 
 
 def compare(expected, root):
@@ -356,7 +193,8 @@ class Bench:
             kind="session", suite=name, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             commit=commit, dirty=dirty, kernel=os.uname().release, cpu=cpu[0] if cpu else "unknown",
             cpus=os.cpu_count(), memory_gib=round(memory_kib / MIB, 1), load=os.getloadavg()[0],
-            versions=self.versions, tree=source.tree, filesystem=suite.fs or "ext4 in memory",
+            versions=self.versions, tree=source.tree,
+            filesystem=suite.fs or f"{suite.source_fs} in memory", destination=suite.dest,
             haul_options=suite.haul_options, runs=self.args.runs,
         )
         if self.versions.get("haul"):
@@ -388,10 +226,10 @@ class Bench:
         work.mkdir()
         closing = []
         try:
-            target = Image(work, "dst", suite.image_mib, suite.mkfs)
-            closing.append(target)
             source = (ColdSource if suite.fs else WarmSource)(work, suite)
             closing.append(source)
+            target = target_of(work, suite, source)
+            closing.append(target)
             self.keep(name, self.session(name, suite, source))
             for turn in range(self.args.runs):
                 for tool in present:
@@ -416,8 +254,9 @@ class Bench:
         # The programs come from another disk: have them in memory, and only the data cold.
         self.version(name)
         source.begin()
+        target.begin()
         measured = self.launch(str(target.mount_point), str(out), str(err), *command)
-        disk = source.end()
+        disk, measured["dest_disk"] = source.end(), target.end()
         differences = compare(source.manifest, copy)
         target.unmount()
         return self.record(text, measured, disk, differences, out, err)
@@ -450,7 +289,7 @@ class Bench:
     def judge(self, suite, tool, turn, record):
         wrong = bool(record["exit"] or record["differences"] or record["sync_failed"])
         self.failed |= tool.split()[0] == "haul" and wrong
-        disk = record["disk"]
+        disk = record["disk"] or record.get("dest_disk")
         busy = f" busy {disk['busy_s']:7.2f} s, {disk['seeks']:6.0f} seeks" if disk else ""
         notes = [f"exit {record['exit']}"] * bool(record["exit"])
         notes += [f"{what} {entry['count']}" for what, entry in record["differences"].items()]
@@ -489,9 +328,10 @@ def parse():
     parser.add_argument("--work", default="/dev/shm", help="where the images go: a tmpfs")
     args = parser.parse_args()
     args.suites += args.more
-    if "again" in args.suites:
-        args.suites.remove("again")
-        args.suites += [name for name in bench_again.SUITES if not name.startswith("smoke-")]
+    for group, cases in (("again", bench_again), ("limit", bench_limit)):
+        if group in args.suites:
+            args.suites.remove(group)
+            args.suites += [name for name in cases.SUITES if not name.startswith("smoke-")]
     smoke = args.suites == ["smoke"]
     if smoke:
         args.suites = [name for name in SUITES if name.startswith("smoke-")]

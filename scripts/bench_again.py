@@ -200,8 +200,8 @@ class Again:
             program = name.split()[0]
             if self.bench.args.rivals not in name:
                 continue
-            if program in self.bench.versions or program == "diff":
-                if self.bench.version(program):
+            if program in self.bench.versions or program in ("diff", "sweep"):
+                if program == "sweep" or self.bench.version(program):
                     names.append(name)
                 else:
                     print(f"{program} is not installed, skipped", flush=True)
@@ -210,6 +210,7 @@ class Again:
 
     def measure(self, suite, source, target, name):
         copy = target.mount_point / "copy"
+        self.source, self.target = source, target
         self.give(source, target, copy)
         command = self.words(self.case.rivals[name], source, copy)
         cache = self.bench.work / "home" / ".cache"
@@ -218,18 +219,20 @@ class Again:
             self.untimed(self.words(self.case.prior, source, copy)).check_returncode()
         source.prepare()
         if self.case.given:
-            self.read_all(copy)
+            self.read_all(copy)  # unless it lies on a disk: that is cold
         self.bench.version(name.split()[0])  # the program, too, is in memory
         out, err = self.bench.work / "stdout", self.bench.work / "stderr"
         source.begin()
+        target.begin()
         measured = self.bench.launch(str(target.mount_point), str(out), str(err), *command)
-        disk = source.end()
+        disk, measured["dest_disk"] = source.end(), target.end()
         differences = {}
         if not self.case.sample or name not in self.checked:
             differences = self.compare(source.manifest, copy)
         if self.case.verdict:
             differences |= self.misjudged(name, source, copy, out)
         self.checked.add(name)
+        target.keep_pace(False)
         # What another left has to be made anew for the next; what is as given stays.
         self.made = bool(self.case.kept and not differences)
         record = self.bench.record(shlex.join(command), measured, disk, differences, out, err)
@@ -244,6 +247,7 @@ class Again:
         """The destination as the first copy left it."""
         if self.made:
             return
+        target.keep_pace(False)
         target.format()
         if self.case.given:
             first = source.root.parent / self.case.given
@@ -251,7 +255,9 @@ class Again:
             os.sync()
 
     def words(self, text, source, copy):
-        return shlex.split(text.format(src=shlex.quote(str(source.root)), dst=shlex.quote(str(copy))))
+        here = shlex.quote(str(pathlib.Path(__file__).resolve().parent))
+        return shlex.split(text.format(
+            src=shlex.quote(str(source.root)), dst=shlex.quote(str(copy)), here=here))
 
     def untimed(self, command, **options):
         return subprocess.run(command, env=self.bench.env, cwd="/", text=True,
@@ -260,6 +266,8 @@ class Again:
     def misjudged(self, name, source, copy, out):
         """A verifier has to call equal what is equal (the exit code says so, and silence), and once
         it is shown a file of the same size and times in which one byte is wrong."""
+        if name.startswith("sweep"):
+            return {}  # it judges nothing
         found = {"false alarm": dict(count=1, example=".")} if out.stat().st_size else {}
         if name in self.checked:
             return found
@@ -294,6 +302,22 @@ class Again:
         seen = dict(du_bytes=int(blocks), hardlink_links=int(linked), hardlink_saves=saved)
         found = re.search(r'"dedup_linked": ?(\d+)', out.read_text(errors="replace"))
         return seen | (dict(haul_linked=int(found[1])) if found else {})
+
+    def see_stages(self, name, copy, out, disk):
+        """Seconds of each stage, as haul says."""
+        if not name.startswith("haul") or "--json" not in self.case.rivals[name]:
+            return {}
+        summary = json.loads(out.read_text().splitlines()[-1])
+        return {f"{stage['stage']}_s": round(stage["seconds"], 2) for stage in summary["stages"]}
+
+    def see_sweep(self, name, copy, out, disk):
+        """Seconds to read the copy once, from its disk, in its order."""
+        target = self.target
+        target.begin()
+        text = self.untimed(self.words("python3 {here}/sweep.py {dst}", self.source, copy), check=True)
+        target.end()
+        told = json.loads(text.stdout)
+        return dict(sweep_look_s=told["look_s"], sweep_read_s=told["read_s"])
 
     def see_read(self, name, copy, out, disk):
         return dict(read_bytes=int(disk["read_bytes"])) if disk else {}

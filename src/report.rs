@@ -5,10 +5,10 @@
 //! failed entries: one entry can fail in two steps.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 use crate::job::Verify;
@@ -99,8 +99,8 @@ pub struct Counters {
     pub resumed_files: AtomicU64,
     /// Bytes of these that were there already, and verified.
     pub resumed_bytes: AtomicU64,
-    /// Which stage is at work.
-    pub stage: Mutex<&'static str>,
+    /// The stages so far, and when each began; the last one is at work.
+    pub stages: Mutex<Vec<(&'static str, Instant)>>,
     /// Told of each entry's end, where somebody wants to list them.
     pub ended: Option<SyncSender<(Outcome, PathBuf)>>,
 }
@@ -133,7 +133,25 @@ impl Counters {
     }
 
     pub(crate) fn enter(&self, stage: &'static str) {
-        *self.stage.lock().unwrap_or_else(|e| e.into_inner()) = stage;
+        self.stages().push((stage, Instant::now()));
+    }
+
+    /// Which stage is at work; empty before the first.
+    pub fn stage(&self) -> &'static str {
+        self.stages().last().map_or("", |(stage, _)| stage)
+    }
+
+    fn stages(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
+        self.stages.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// How long each stage took, until now.
+    fn stage_times(&self) -> Vec<(&'static str, Duration)> {
+        let stages = self.stages();
+        let ends = stages.iter().skip(1).map(|(_, began)| *began);
+        let ends = ends.chain(std::iter::once(Instant::now()));
+        let times = stages.iter().zip(ends);
+        times.map(|((stage, began), end)| (*stage, end - *began)).collect()
     }
 }
 
@@ -227,6 +245,8 @@ pub struct Report {
     pub full: bool,
     /// Wall time from start to end.
     pub elapsed: Duration,
+    /// Wall time of each stage, in their order.
+    pub stages: Vec<(&'static str, Duration)>,
 }
 
 impl Report {
@@ -254,6 +274,7 @@ impl Report {
 
     /// Takes over the final values of the live numbers.
     pub(crate) fn take_counters(&mut self, counters: &Counters) {
+        self.stages = counters.stage_times();
         self.found = counters.found.load(Relaxed);
         self.found_files = counters.found_files.load(Relaxed);
         self.copied = counters.copied.load(Relaxed);

@@ -78,7 +78,7 @@ impl Now {
             &counters.failed,
         ];
         Now {
-            stage: *counters.stage.lock().unwrap_or_else(|e| e.into_inner()),
+            stage: counters.stage(),
             at,
             found: counters.found.load(Relaxed),
             found_bytes: counters.found_bytes.load(Relaxed),

@@ -26,6 +26,11 @@ pub(super) fn object(report: &Report) -> Value {
         .iter()
         .map(|choice| json!({"disk": choice.disk, "order": choice.order, "why": choice.why}))
         .collect();
+    let stages: Vec<Value> = report
+        .stages
+        .iter()
+        .map(|(stage, took)| json!({"stage": stage, "seconds": took.as_secs_f64()}))
+        .collect();
     json!({
         "type": "summary",
         "found": report.found,
@@ -60,6 +65,7 @@ pub(super) fn object(report: &Report) -> Value {
         "interrupted": report.interrupted,
         "full": report.full,
         "elapsed_seconds": report.elapsed.as_secs_f64(),
+        "stages": stages,
         "disks": disks,
         "exit_code": report.exit_code(),
     })
