@@ -354,8 +354,10 @@ mod tests {
     }
 
     fn needed(entries: &[Entry], reflinked: bool) -> Need {
-        let mut plan = Plan::default();
-        plan.listing = one_name();
+        let mut plan = Plan {
+            listing: one_name(),
+            ..Plan::default()
+        };
         plan.listing.entries = entries.to_vec();
         need(&plan, 4096, reflinked, false)
     }
@@ -421,8 +423,10 @@ mod tests {
 
     #[test]
     fn where_duplicates_become_one_a_size_and_a_time_count_once() {
-        let mut plan = Plan::default();
-        plan.listing = one_name();
+        let mut plan = Plan {
+            listing: one_name(),
+            ..Plan::default()
+        };
         plan.listing.entries = vec![file(MIB, MIB), file(MIB, MIB), file(5, 4096)];
         let one = need(&plan, 4096, false, true);
         assert_eq!(one.inodes, 2);
