@@ -25,6 +25,12 @@ REFLINK = {
     "haul --reflink=always": "haul --json --reflink=always {src}/ {dst}/",
     "cp --reflink=always": "cp -aT --reflink=always {src} {dst}",
 }
+# Extents are not shared: as between two partitions of a disk.
+SAME = {
+    "haul": "haul --json --reflink=never {src}/ {dst}/",
+    "rsync": COPY["rsync"],
+    "cp": "cp -aT --reflink=never {src} {dst}",
+}
 # What it costs to be told: with and without, in the same rounds.
 TOLD = {
     "haul": "haul -q --no-cache {src}/ {dst}/",
@@ -67,16 +73,16 @@ def suites():
                 2048, COPY | BLITCP, fs=fs, disk="16G", mkfs=("-N", "200000"), case=stages)
         add(f"fragments-{fs}", FRAGMENTS, 2560, COPY, fs=fs, case=stages)
         add(f"mixed-{fs}", BLEND, 1536, COPY, fs=fs, case=stages)
-        add(f"same-{fs}", AGED, 0, COPY, fs=fs, dest="same", case=stages)
-        add(f"same-large-{fs}", BLEND, 0, COPY, fs=fs, dest="same", case=stages)
+        add(f"same-{fs}", AGED, 0, SAME, fs=fs, dest="same", case=stages)
+        add(f"same-large-{fs}", BLEND, 0, SAME, fs=fs, dest="same", case=stages)
         add(f"to-disk-{fs}", AGED, 512, COPY, dest=f"disk-{fs}", case=stages)
-        add(f"to-disk-large-{fs}", BLEND, 1536, COPY, dest=f"disk-{fs}", case=stages)
+        add(f"to-disk-large-{fs}", BLEND, 2560, COPY, dest=f"disk-{fs}", case=stages)
         add(f"verify-{fs}", AGED, 512, VERIFY, dest=f"disk-{fs}",
             case=dict(given="tree", kept=True, verdict=True))
-        add(f"verify-large-{fs}", BLEND, 1536, VERIFY, dest=f"disk-{fs}",
+        add(f"verify-large-{fs}", BLEND, 2560, VERIFY, dest=f"disk-{fs}",
             case=dict(given="tree", kept=True, verdict=True))
         add(f"durable-{fs}", AGED, 512, DURABLE, dest=f"disk-{fs}", case=dict(seen=("stages", "sweep")))
-        add(f"durable-large-{fs}", BLEND, 1536, DURABLE, dest=f"disk-{fs}",
+        add(f"durable-large-{fs}", BLEND, 2560, DURABLE, dest=f"disk-{fs}",
             case=dict(seen=("stages", "sweep")))
         add(f"cold-large-{fs}", GB3, 3584, COPY, fs=fs, case=stages)
         add(f"twelve-{fs}", TWELVE, 2560, WARM, source_fs=fs, dest=fs, mkfs=("-N", "200000"))

@@ -203,7 +203,7 @@ fn in_the_way(mirror: &Mirror<'_>, plan: &Plan) -> Vec<PathBuf> {
             gone.push(dir.dest_path_of(&dest.path, b""));
         }
     }
-    let replaced = listing.entries.iter().filter(|entry| entry.exists);
+    let replaced = listing.entries.iter().filter(|entry| entry.exists());
     for entry in
         replaced.filter(|e| matches!(e.action, Action::Copy | Action::Refer | Action::Link))
     {

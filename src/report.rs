@@ -5,9 +5,9 @@
 //! failed entries: one entry can fail in two steps.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::error::Failure;
@@ -151,7 +151,9 @@ impl Counters {
         let ends = stages.iter().skip(1).map(|(_, began)| *began);
         let ends = ends.chain(std::iter::once(Instant::now()));
         let times = stages.iter().zip(ends);
-        times.map(|((stage, began), end)| (*stage, end - *began)).collect()
+        times
+            .map(|((stage, began), end)| (*stage, end - *began))
+            .collect()
     }
 }
 

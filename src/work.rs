@@ -102,7 +102,7 @@ fn send_entries(run: &Run<'_>, listing: &Listing, work_tx: &Sender<Work>) {
     };
     let count = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
     let mut all: Vec<u32> = (0..count).filter(needs).collect();
-    all.sort_unstable_by_key(|&i| listing.entries[i as usize].listed);
+    all.sort_unstable_by_key(|&i| listing.entries[i as usize].listed());
     for some in all.chunks(ENTRIES) {
         if run.is_stopped() {
             break;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Follower, Leader, Order, Plan, Run, Scan, Start, lock};
 use crate::plan::choose::Choice;
 use crate::plan::order::HalfRead;
-use crate::plan::{Action, Listing, Sweep, order};
+use crate::plan::{Action, Entry, Listing, Sweep, order};
 use crate::report::Outcome;
 use crate::sys::memory;
 
@@ -27,15 +27,19 @@ pub(super) fn plan(scan: &Scan<'_>, starts: &[Start], memory: u64) -> Plan {
         .iter()
         .map(|&dev| scan.choices.of(dev))
         .collect();
-    for (i, entry) in (0..).zip(&plan.listing.entries) {
-        if entry.is_to_read() {
-            let choice = &choices[usize::from(entry.device)];
-            disks
-                .entry(choice.key)
-                .or_insert_with(|| (choice.clone(), Vec::new()))
-                .1
-                .push(i);
-        }
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    let choice_of = |entry: &Entry| &choices[usize::from(entry.device)];
+    let to_read = || {
+        let entries = (0..).zip(&plan.listing.entries);
+        entries.filter(|(_, entry)| entry.is_to_read())
+    };
+    for (_, entry) in to_read() {
+        *counts.entry(choice_of(entry).key).or_default() += 1;
+    }
+    for (i, entry) in to_read() {
+        let choice = choice_of(entry);
+        let room = || (choice.clone(), Vec::with_capacity(counts[&choice.key]));
+        disks.entry(choice.key).or_insert_with(room).1.push(i);
     }
     let mut disks: Vec<_> = disks.into_values().collect();
     disks.sort_by_key(|(choice, _)| choice.key);
@@ -60,9 +64,16 @@ fn sweep(plan: &Plan, choice: Choice, files: &[u32], limit: HalfRead) -> Sweep {
     let Listing { entries, .. } = &plan.listing;
     let listed = order::as_listed(files, entries);
     let travel_listed = order::travel(&listed, entries, &plan.extents);
+    // One order goes before the next is made: of millions of reads each counts.
     let reads = match choice.order {
-        Order::Physical => order::by_physical(files, entries, &plan.extents, limit),
-        Order::Inode => order::by_inode(files, entries),
+        Order::Physical => {
+            drop(listed);
+            order::by_physical(files, entries, &plan.extents, limit)
+        }
+        Order::Inode => {
+            drop(listed);
+            order::by_inode(files, entries)
+        }
         Order::Auto | Order::None => listed,
     };
     let travel = order::travel(&reads, entries, &plan.extents);

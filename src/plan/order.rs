@@ -32,8 +32,10 @@ pub(crate) fn by_physical(
     extents: &Extents,
     limit: HalfRead,
 ) -> Vec<Read> {
-    let mut placed = Vec::with_capacity(files.len());
-    let mut unplaced = Vec::new();
+    let is_placed = |&&file: &&u32| entries[file as usize].physical != u64::MAX;
+    let count = files.iter().filter(is_placed).count();
+    let mut placed = Vec::with_capacity(count);
+    let mut unplaced = Vec::with_capacity(files.len() - count);
     for &file in files {
         let entry = &entries[file as usize];
         match extents.get(&file) {
@@ -49,8 +51,11 @@ pub(crate) fn by_physical(
     // The listing's order breaks ties, so that equal plans are equal.
     placed.sort_unstable_by_key(|(physical, read)| (*physical, read.entry, read.part));
     unplaced.sort_unstable_by_key(|&file| entries[file as usize].ino);
-    let mut reads: Vec<Read> = unplaced.into_iter().map(whole).collect();
+    // The places go before the room for the reads is made.
     let mut waiting: Vec<Read> = placed.into_iter().map(|(_, read)| read).collect();
+    waiting.shrink_to_fit();
+    let mut reads = Vec::with_capacity(unplaced.len() + waiting.len());
+    reads.extend(unplaced.into_iter().map(whole));
     while !waiting.is_empty() {
         waiting = one_sweep(waiting, entries, extents, limit, &mut reads);
     }
@@ -125,7 +130,7 @@ pub(crate) fn by_inode(files: &[u32], entries: &[Entry]) -> Vec<Read> {
 /// As listed.
 pub(crate) fn as_listed(files: &[u32], entries: &[Entry]) -> Vec<Read> {
     let mut files = files.to_vec();
-    files.sort_unstable_by_key(|&file| entries[file as usize].listed);
+    files.sort_unstable_by_key(|&file| entries[file as usize].listed());
     files.into_iter().map(whole).collect()
 }
 

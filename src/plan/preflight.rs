@@ -22,7 +22,6 @@ use nix::unistd::geteuid;
 
 pub(crate) use self::surely::fits_surely;
 use super::{Action, Entry, Kind, Plan, There};
-use crate::sys::metadata::Time;
 
 /// What a directory spends on an entry besides its name: ext4 takes 8 bytes and
 /// rounds up to 4, XFS takes 12 and 8 more in its index; both leave blocks a
@@ -134,14 +133,14 @@ pub(crate) fn need(plan: &Plan, block_bytes: u64, reflinked: bool, twins: bool) 
         }
     }
     for entry in &plan.listing.entries {
-        sum.add(entry);
+        sum.add(entry, plan.listing.name(entry).len());
     }
     sum.need()
 }
 
 struct Sum {
-    /// Sizes and mtimes of the files so far, where one may stand for all.
-    seen: Option<HashSet<(u64, Time)>>,
+    /// Sizes and stamps of the mtimes of the files so far, where one may stand for all.
+    seen: Option<HashSet<(u64, u32)>>,
     block_bytes: u64,
     reflinked: bool,
     inodes: u64,
@@ -178,19 +177,19 @@ impl Sum {
         self.add_name(name_len);
     }
 
-    fn add(&mut self, entry: &Entry) {
+    fn add(&mut self, entry: &Entry, name_len: usize) {
         match entry.action {
-            Action::Copy => self.add_copy(entry),
-            Action::Link | Action::Refer => self.add_name(usize::from(entry.name_len)),
+            Action::Copy => self.add_copy(entry, name_len),
+            Action::Link | Action::Refer => self.add_name(name_len),
             Action::Keep | Action::Same | Action::Skip | Action::Fail => {}
         }
     }
 
-    fn add_copy(&mut self, entry: &Entry) {
+    fn add_copy(&mut self, entry: &Entry, name_len: usize) {
         let is_file = entry.kind == Kind::File && entry.size > 0;
         let seen = self.seen.as_mut().filter(|_| is_file);
-        if seen.is_some_and(|seen| !seen.insert((entry.size, entry.mtime))) {
-            return self.add_name(usize::from(entry.name_len));
+        if seen.is_some_and(|seen| !seen.insert((entry.size, entry.stamp()))) {
+            return self.add_name(name_len);
         }
         let bytes = match entry.kind {
             Kind::File if self.reflinked => 0,
@@ -199,14 +198,14 @@ impl Sum {
             _ => 0,
         };
         self.blocks_bytes = self.blocks_bytes.saturating_add(bytes);
-        if entry.exists {
+        if entry.exists() {
             self.replaces_any = true;
-            self.freed_bytes = self.freed_bytes.saturating_add(entry.replaces);
-            self.largest_freed_bytes = self.largest_freed_bytes.max(entry.replaces);
+            self.freed_bytes = self.freed_bytes.saturating_add(entry.replaces());
+            self.largest_freed_bytes = self.largest_freed_bytes.max(entry.replaces());
             self.largest_replacing_bytes = self.largest_replacing_bytes.max(bytes);
         } else {
             self.inodes += 1;
-            self.add_name(usize::from(entry.name_len));
+            self.add_name(name_len);
         }
     }
 
@@ -330,28 +329,24 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::plan::Listing;
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
+    /// A listing whose names are all the one that `entry` has.
+    fn one_name() -> Listing {
+        let mut listing = Listing::default();
+        listing.push(0, b"8 bytes!", 1, Kind::File);
+        listing
+    }
+
     fn entry(kind: Kind, action: Action, size: u64, allocated: u64, replaces: u64) -> Entry {
-        Entry {
-            dir: 0,
-            listed: 0,
-            name_at: 0,
-            name_len: 8,
-            kind,
-            action,
-            links: 1,
-            device: 0,
-            ino: 1,
-            size,
-            allocated,
-            replaces,
-            exists: replaces > 0,
-            mtime: Default::default(),
-            physical: u64::MAX,
-        }
+        let mut entry = one_name().entries[0];
+        (entry.kind, entry.action) = (kind, action);
+        (entry.size, entry.allocated) = (size, allocated);
+        entry.set_there(replaces > 0, replaces);
+        entry
     }
 
     fn file(size: u64, allocated: u64) -> Entry {
@@ -359,7 +354,10 @@ mod tests {
     }
 
     fn needed(entries: &[Entry], reflinked: bool) -> Need {
-        let mut plan = Plan::default();
+        let mut plan = Plan {
+            listing: one_name(),
+            ..Plan::default()
+        };
         plan.listing.entries = entries.to_vec();
         need(&plan, 4096, reflinked, false)
     }
@@ -367,7 +365,7 @@ mod tests {
     /// The sum without the reserve, in blocks of 4 KiB.
     fn blocks(entries: &[Entry]) -> u64 {
         let mut sum = Sum::new(4096, false);
-        entries.iter().for_each(|e| sum.add(e));
+        entries.iter().for_each(|e| sum.add(e, 8));
         sum.blocks_bytes / 4096
     }
 
@@ -425,7 +423,10 @@ mod tests {
 
     #[test]
     fn where_duplicates_become_one_a_size_and_a_time_count_once() {
-        let mut plan = Plan::default();
+        let mut plan = Plan {
+            listing: one_name(),
+            ..Plan::default()
+        };
         plan.listing.entries = vec![file(MIB, MIB), file(MIB, MIB), file(5, 4096)];
         let one = need(&plan, 4096, false, true);
         assert_eq!(one.inodes, 2);
@@ -437,7 +438,7 @@ mod tests {
     fn a_new_directory_takes_a_block_and_room_for_names() {
         let mut sum = Sum::new(4096, false);
         sum.add_dir(200);
-        (0..1000).for_each(|_| sum.add(&file(0, 0)));
+        (0..1000).for_each(|_| sum.add(&file(0, 0), 8));
         assert_eq!((sum.inodes, sum.blocks_bytes), (1001, 4096));
         assert_eq!(sum.names_bytes, 224 + 1000 * 32);
     }
@@ -447,7 +448,7 @@ mod tests {
         let replace = |size, old| entry(Kind::File, Action::Copy, size, size, old);
         let peak = |entries: &[Entry]| {
             let mut sum = Sum::new(4096, false);
-            entries.iter().for_each(|e| sum.add(e));
+            entries.iter().for_each(|e| sum.add(e, 8));
             let all = sum.need();
             // The reserve is known: take it off again for round figures.
             (all.inodes, all.bytes / (MIB / 16) * (MIB / 16) / MIB)

@@ -67,7 +67,7 @@ impl Scan<'_> {
         let dirs = &listing.dirs;
         listing
             .entries
-            .sort_unstable_by_key(|e| (dirs[e.dir as usize].stat.dev, e.ino, e.listed));
+            .sort_unstable_by_key(|e| (dirs[e.dir as usize].stat.dev, e.ino, e.listed()));
         let extents = self.look_at_all(&mut listing, &mut failures);
         let links = find_links(&mut listing);
         Scanned {

@@ -150,7 +150,7 @@ impl Plan {
 }
 
 fn bundled_bytes(entry: &Entry) -> u64 {
-    let pax = if entry.mtime.ns == 0 { 0 } else { PAX_BYTES };
+    let pax = if entry.has_fraction() { PAX_BYTES } else { 0 };
     HEADER_BYTES + pax + entry.size.next_multiple_of(512)
 }
 

@@ -31,10 +31,35 @@ struct Task {
 /// A listed directory.
 struct Listed {
     dir: Arc<Dir>,
-    /// Everything that is not a directory: inode number, kind, name.
-    names: Vec<Name>,
     /// Ids of its directories, in the order of listing.
-    children: Vec<usize>,
+    children: Box<[usize]>,
+}
+
+/// What the threads have found so far. A name goes to where it stays at once:
+/// of millions there is no room for two.
+#[derive(Default)]
+struct Found {
+    /// Its entries name their directory by id; the directories come last.
+    listing: Listing,
+    /// By id.
+    listed: Vec<Option<Listed>>,
+    failures: Vec<Failure>,
+}
+
+impl Found {
+    fn add_names(&mut self, id: usize, names: Vec<Name>) {
+        let id = u32::try_from(id).expect("fewer than 2^32 directories");
+        for name in names {
+            self.listing.push(id, &name.name, name.ino, name.kind);
+        }
+    }
+
+    fn add_dir(&mut self, id: usize, dir: Listed) {
+        if self.listed.len() <= id {
+            self.listed.resize_with(id + 1, || None);
+        }
+        self.listed[id] = Some(dir);
+    }
 }
 
 /// A name in a directory.
@@ -122,21 +147,16 @@ pub(super) fn list(scan: &Scan<'_>, starts: &[Start]) -> (Listing, Vec<Failure>)
         ..Waiting::default()
     };
     let mut roots = Vec::new();
-    let mut listed = Vec::new();
+    let mut found = Found::default();
     for start in starts {
         if let Some(name) = &start.only {
             let id = waiting.ids;
             waiting.ids += 1;
             let (dir, names) = holder(start, name);
             scan.counters.found.fetch_add(1, Relaxed);
-            listed.push((
-                id,
-                Listed {
-                    dir,
-                    names,
-                    children: Vec::new(),
-                },
-            ));
+            found.add_names(id, names);
+            let children = Box::default();
+            found.add_dir(id, Listed { dir, children });
             roots.push(id);
         } else {
             roots.push(waiting.add(0, Task::root(start.source.clone())));
@@ -144,14 +164,15 @@ pub(super) fn list(scan: &Scan<'_>, starts: &[Start]) -> (Listing, Vec<Failure>)
     }
     let shared = (Mutex::new(waiting), Condvar::new());
     let inodes = Inodes::new(scan, starts);
-    let results = Mutex::new((listed, Vec::new()));
+    let found = Mutex::new(found);
     std::thread::scope(|scope| {
         for _ in 0..scan.threads {
-            scope.spawn(|| work(scan, &inodes, &shared, &results));
+            scope.spawn(|| work(scan, &inodes, &shared, &found));
         }
     });
-    let (listed, failures) = results.into_inner().unwrap_or_else(|e| e.into_inner());
-    (flatten(&roots, listed), failures)
+    let mut found = found.into_inner().unwrap_or_else(|e| e.into_inner());
+    let failures = std::mem::take(&mut found.failures);
+    (number(&roots, found), failures)
 }
 
 /// The directory that holds a source that is not one.
@@ -178,13 +199,11 @@ pub(crate) fn holder(start: &Start, name: &[u8]) -> (Arc<Dir>, Vec<Name>) {
     (dir, vec![name])
 }
 
-type Results = Mutex<(Vec<(usize, Listed)>, Vec<Failure>)>;
-
 fn work(
     scan: &Scan<'_>,
     inodes: &Inodes<'_>,
     shared: &(Mutex<Waiting>, Condvar),
-    results: &Results,
+    found: &Mutex<Found>,
 ) {
     let (waiting, changed) = shared;
     let mut state = lock(waiting);
@@ -215,24 +234,20 @@ fn work(
         }) = opened
         {
             inodes.found(dir.stat.dev, names.len() + children.len());
+            lock(found).add_names(task.id, names);
             let task = |(ino, name)| (ino, Task::child(&dir, name));
             tasks = children.into_iter().map(task).collect();
-            listed = Some((dir, names));
+            listed = Some(dir);
         }
         state = lock(waiting);
-        let mut results = lock(results);
-        results.1.append(&mut failures);
-        if let Some((dir, names)) = listed {
+        let mut found = lock(found);
+        if let Some(dir) = listed {
             let tasks = tasks.into_iter();
             let children = tasks.map(|(ino, task)| state.add(ino, task)).collect();
-            let listed = Listed {
-                dir,
-                names,
-                children,
-            };
-            results.0.push((task.id, listed));
+            found.add_dir(task.id, Listed { dir, children });
         }
-        drop(results);
+        found.failures.append(&mut failures);
+        drop(found);
         state.busy -= 1;
         changed.notify_all();
     }
@@ -471,28 +486,28 @@ fn there(scan: &Scan<'_>, source: &Source, parent: Option<&Dir>, name: &[u8]) ->
     dest.there(&relative)
 }
 
-/// Puts the directories into the order of a walk.
-fn flatten(roots: &[usize], listed: Vec<(usize, Listed)>) -> Listing {
-    let mut by_id: Vec<Option<Listed>> = Vec::new();
-    for (id, dir) in listed {
-        if by_id.len() <= id {
-            by_id.resize_with(id + 1, || None);
-        }
-        by_id[id] = Some(dir);
-    }
-    let mut listing = Listing::default();
+/// Puts the directories into the order of a walk, and their numbers in it into
+/// the entries, which stay as they came.
+fn number(roots: &[usize], found: Found) -> Listing {
+    let Found {
+        mut listing,
+        mut listed,
+        ..
+    } = found;
+    let mut numbers: Vec<u32> = vec![0; listed.len()];
     let mut stack: Vec<usize> = roots.iter().rev().copied().collect();
     while let Some(id) = stack.pop() {
-        let Some(listed) = by_id.get_mut(id).and_then(Option::take) else {
+        let Some(listed) = listed.get_mut(id).and_then(Option::take) else {
             continue;
         };
-        let dir = u32::try_from(listing.dirs.len()).expect("fewer than 2^32 directories");
+        numbers[id] = u32::try_from(listing.dirs.len()).expect("fewer than 2^32 directories");
         listing.dirs.push(listed.dir);
-        for name in listed.names {
-            listing.push(dir, &name.name, name.ino, name.kind);
-        }
-        stack.extend(listed.children.into_iter().rev());
+        stack.extend(listed.children.iter().rev());
     }
+    for entry in &mut listing.entries {
+        entry.dir = numbers[entry.dir as usize];
+    }
+    listing.shrink();
     listing
 }
 

@@ -64,7 +64,7 @@ pub(super) fn look(
         let stat = Stat::at(fd, name).during_at(Op::Stat, path)?;
         fill_in(entry, &stat, devices);
         let compared = dest.compare(sides, dir, name, &stat, scan.cache);
-        (entry.exists, entry.replaces) = (compared.exists, compared.frees_bytes);
+        entry.set_there(compared.exists, compared.frees_bytes);
         entry.action = compared.action;
         scan.count_hit(entry.kind, entry.action);
     }
