@@ -75,6 +75,7 @@ pub(crate) fn durable(run: &Run<'_>, choices: &Choices) {
     let files = medium::Files {
         count: copied.len(),
         open: &open,
+        places: None,
         digest: &digest,
         each: &each,
         is_stopped: &|| run.is_interrupted(),

@@ -252,6 +252,7 @@ impl Tree<'_> {
         let files = medium::Files {
             count: inodes.len(),
             open: &|i| crate::work::read::open(self.listing, first(i)),
+            places: None,
             digest: &|_, file, size, scratch| read_digest(file, size, scratch),
             each: &each,
             is_stopped: &|| self.run.is_interrupted(),

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::plan::choose::Choices;
 use crate::sys::metadata::Stat;
 use crate::sys::{advise, fiemap, memory};
+use crate::work::ahead::WINDOW_BYTES;
 
 /// What was found of a file.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +32,8 @@ fn share_of_files(most: u64) -> usize {
     usize::try_from(files.clamp(1, most)).unwrap_or(1)
 }
 
-/// See [`crate::work::read`]: opened ahead of the reader.
-const WINDOW_BYTES: u64 = 16 << 20;
-const WINDOW_FILES: u64 = 64;
+/// Opened ahead of the reader.
+const WINDOW_FILES: u64 = 512;
 
 /// Threads that read from a disk that does not seek.
 const READERS: u64 = 4;
@@ -46,6 +46,9 @@ pub(crate) struct Files<'a> {
     /// There are files 0 to `count`.
     pub(crate) count: usize,
     pub(crate) open: &'a (dyn Fn(usize) -> io::Result<File> + Sync),
+    /// Where each lies (its device, and the physical offset if that is known),
+    /// or none if that is still to be found out.
+    pub(crate) places: Option<&'a (dyn Fn(usize) -> (u64, u64) + Sync)>,
     /// The digest of a file of this size; the vector is scratch memory.
     pub(crate) digest: &'a Digest<'a>,
     /// Is told of every file, in any order.
@@ -57,30 +60,17 @@ pub(crate) struct Files<'a> {
 
 /// Reads all of them.
 pub(crate) fn read(files: &Files<'_>, choices: &Choices) {
-    let next = AtomicUsize::new(0);
-    let places = Mutex::new(HashMap::<u64, Vec<(u64, usize)>>::new());
+    let mut disks: HashMap<u64, Vec<(u64, usize)>> = HashMap::new();
+    for (i, dev, physical) in files.all_places(choices) {
+        let choice = choices.of(dev);
+        let at = match choice.wants_places() {
+            true => physical,
+            false => NO_PLACE,
+        };
+        disks.entry(choice.key).or_default().push((at, i));
+    }
     std::thread::scope(|scope| {
-        for _ in 0..share_of_files(LOOKERS).min(files.count) {
-            scope.spawn(|| {
-                while !(files.is_stopped)() {
-                    let i = next.fetch_add(1, Relaxed);
-                    if i >= files.count {
-                        break;
-                    }
-                    match (files.open)(i).and_then(|file| files.place(&file, choices)) {
-                        Ok((key, physical)) => {
-                            let mut places = places.lock().unwrap_or_else(|e| e.into_inner());
-                            places.entry(key).or_default().push((physical, i));
-                        }
-                        Err(e) => (files.each)(i, Err(e)),
-                    }
-                }
-            });
-        }
-    });
-    let places = places.into_inner().unwrap_or_else(|e| e.into_inner());
-    std::thread::scope(|scope| {
-        for mut places in places.into_values() {
+        for mut places in disks.into_values() {
             places.sort_unstable();
             scope.spawn(move || {
                 let seeks = places.first().is_some_and(|(at, _)| *at != NO_PLACE);
@@ -109,11 +99,12 @@ fn sweep(files: &Files<'_>, order: &[usize]) {
         if ahead.len() <= window_files / 2 && ahead_bytes <= WINDOW_BYTES / 2 {
             while ahead.is_empty() || (ahead.len() < window_files && ahead_bytes < WINDOW_BYTES) {
                 let Some(&i) = rest.next() else { break };
-                let opened = (files.open)(i).and_then(|file| Ok((Stat::of(&file)?.size, file)));
-                let opened = opened.map(|(size, file)| {
-                    advise::will_need(&file, 0, size.min(WINDOW_BYTES));
-                    ahead_bytes += size.min(WINDOW_BYTES);
-                    (file, size)
+                let opened = files.open_cold(i).inspect(|(file, size)| {
+                    let room = WINDOW_BYTES.saturating_sub(ahead_bytes);
+                    advise::will_need(file, 0, room.min(*size));
+                    // All of it: what follows a large file is not asked for
+                    // before that is read.
+                    ahead_bytes += size;
                 });
                 ahead.push_back((i, opened));
             }
@@ -125,7 +116,7 @@ fn sweep(files: &Files<'_>, order: &[usize]) {
             return;
         }
         let found = opened.and_then(|(file, size)| {
-            ahead_bytes -= size.min(WINDOW_BYTES);
+            ahead_bytes -= size;
             files.found(i, &file, size, &mut scratch)
         });
         (files.each)(i, found);
@@ -143,10 +134,9 @@ fn side_by_side(files: &Files<'_>, order: &[usize]) {
                     let Some(&i) = order.get(next.fetch_add(1, Relaxed)) else {
                         break;
                     };
-                    let found = (files.open)(i).and_then(|file| {
-                        let size = Stat::of(&file)?.size;
-                        files.found(i, &file, size, &mut scratch)
-                    });
+                    let found = files
+                        .open_cold(i)
+                        .and_then(|(file, size)| files.found(i, &file, size, &mut scratch));
                     (files.each)(i, found);
                 }
             });
@@ -155,25 +145,44 @@ fn side_by_side(files: &Files<'_>, order: &[usize]) {
 }
 
 impl Files<'_> {
-    /// Drops a file's cached pages, and tells where it lies: (disk, offset).
-    fn place(&self, file: &File, choices: &Choices) -> io::Result<(u64, u64)> {
+    /// Every file's number, device, and physical offset.
+    fn all_places(&self, choices: &Choices) -> Vec<(usize, u64, u64)> {
+        if let Some(place) = self.places {
+            let known = (0..self.count).map(|i| (i, place(i)));
+            return known.map(|(i, (dev, physical))| (i, dev, physical)).collect();
+        }
+        let next = AtomicUsize::new(0);
+        let places = Mutex::new(Vec::with_capacity(self.count));
+        std::thread::scope(|scope| {
+            for _ in 0..share_of_files(LOOKERS).min(self.count) {
+                scope.spawn(|| {
+                    while !(self.is_stopped)() {
+                        let i = next.fetch_add(1, Relaxed);
+                        if i >= self.count {
+                            break;
+                        }
+                        match (self.open)(i).and_then(|file| place(&file, choices)) {
+                            Ok((dev, physical)) => {
+                                let mut places = places.lock().unwrap_or_else(|e| e.into_inner());
+                                places.push((i, dev, physical));
+                            }
+                            Err(e) => (self.each)(i, Err(e)),
+                        }
+                    }
+                });
+            }
+        });
+        places.into_inner().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Opens a file and drops its cached pages; gives its size as well.
+    fn open_cold(&self, i: usize) -> io::Result<(File, u64)> {
+        let file = (self.open)(i)?;
         if self.drop_cached {
-            advise::drop_cached(file, 0, 0);
+            advise::drop_cached(&file, 0, 0);
         }
-        let stat = Stat::of(file)?;
-        let choice = choices.of(stat.dev);
-        if !choice.wants_places() {
-            return Ok((choice.key, NO_PLACE));
-        }
-        // Places only order the reads: without one the file comes first.
-        let map = fiemap::map(file.as_fd(), 1, false)
-            .ok()
-            .flatten()
-            .unwrap_or_default();
-        Ok((
-            choice.key,
-            map.extents.first().map_or(0, |extent| extent.physical),
-        ))
+        let size = Stat::of(&file)?.size;
+        Ok((file, size))
     }
 
     fn found(&self, i: usize, file: &File, size: u64, scratch: &mut Vec<u8>) -> io::Result<Found> {
@@ -181,4 +190,16 @@ impl Files<'_> {
         let stat = Stat::of(file)?;
         Ok(Found { stat, size, digest })
     }
+}
+
+/// Where a file lies: its device and physical offset.
+fn place(file: &File, choices: &Choices) -> io::Result<(u64, u64)> {
+    let dev = Stat::of(file)?.dev;
+    if !choices.of(dev).wants_places() {
+        return Ok((dev, NO_PLACE));
+    }
+    // Places only order the reads: without one the file comes first.
+    let map = fiemap::map(file.as_fd(), 1, false).ok().flatten();
+    let map = map.unwrap_or_default();
+    Ok((dev, map.extents.first().map_or(0, |extent| extent.physical)))
 }

@@ -18,6 +18,7 @@ use crate::plan::scan::{Scan, Scanned, Start};
 use crate::plan::{Action, Entry, Listing, Role, Source};
 use crate::report::{Counters, Note, Outcome, Report};
 use crate::sys::beneath::{self, Root};
+use crate::sys::metadata::Stat;
 use crate::sys::mounts;
 
 mod pair;
@@ -68,12 +69,15 @@ pub fn verify_trees(
         };
         scan.run(std::slice::from_ref(start))
     };
+    let same = is_one_head(&choices, &from, &to);
+    let ours = || scan(counters, &from, true);
+    let (ours, theirs) = both(same, ours, || scan(&theirs, &to, false));
     let mut source = Side {
-        scanned: scan(counters, &from, true),
+        scanned: ours,
         start: from,
     };
     let mut copy = Side {
-        scanned: scan(&theirs, &to, false),
+        scanned: theirs,
         start: to,
     };
     counters.scan_done.store(true, Relaxed);
@@ -93,6 +97,32 @@ pub fn verify_trees(
     report.interrupted = stop.load(Relaxed);
     report.elapsed = began.elapsed();
     Ok(report)
+}
+
+/// Whether both lie on one disk that seeks.
+fn is_one_head(choices: &Choices, from: &Start, to: &Start) -> bool {
+    let disk = |start: &Start| Stat::of(&start.source.root).map(|stat| choices.of(stat.dev));
+    match (disk(from), disk(to)) {
+        (Ok(from), Ok(to)) => from.key == to.key && from.wants_places(),
+        _ => false,
+    }
+}
+
+/// Does two things at once; in turn where one head would have to serve both.
+fn both<T: Send>(
+    in_turn: bool,
+    first: impl FnOnce() -> T + Send,
+    second: impl FnOnce() -> T,
+) -> (T, T) {
+    if in_turn {
+        return (first(), second());
+    }
+    std::thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let second = second();
+        let first = first.join();
+        (first.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
+    })
 }
 
 /// Opens a tree, or the directory that holds a single file.
@@ -257,9 +287,17 @@ impl<'a> Comparison<'a> {
             let digest = |_, file: &fs::File, size, scratch: &mut Vec<u8>| {
                 content_digest(file, size, scratch)
             };
+            let place = |i: usize| {
+                let entry = &listing.entries[pick(&self.files[i]) as usize];
+                let dev = listing.devices[usize::from(entry.device)];
+                // Without a known place a file comes first.
+                let physical = Some(entry.physical).filter(|&at| at != u64::MAX);
+                (dev, physical.unwrap_or(0))
+            };
             let files = medium::Files {
                 count,
                 open: &open,
+                places: Some(&place),
                 digest: &digest,
                 each: &each,
                 is_stopped: &|| stop.load(Relaxed),
@@ -267,21 +305,9 @@ impl<'a> Comparison<'a> {
             };
             medium::read(&files, choices);
         };
-        // Two heads at once; one head, one after the other.
-        let disk = |side: &Side| {
-            side.scanned
-                .listing
-                .devices
-                .first()
-                .map(|&dev| choices.of(dev))
-        };
-        let same = matches!((disk(self.source), disk(self.copy)), (Some(a), Some(b)) if a.key == b.key && a.wants_places());
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| read(self.source, &|pair| pair.0, &ours, Op::Read));
-            if same {
-                // A panic of that thread ends this one too.
-                drop(first.join());
-            }
+        let same = is_one_head(choices, &self.source.start, &self.copy.start);
+        let first = || read(self.source, &|pair| pair.0, &ours, Op::Read);
+        both(same, first, || {
             read(self.copy, &|pair| pair.1, &theirs, Op::Verify);
         });
         let (ours, theirs) = (into_inner(ours), into_inner(theirs));
