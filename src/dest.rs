@@ -81,6 +81,11 @@ pub(crate) struct Dest {
 const DEST_MODE: u32 = 0o755;
 
 impl Dest {
+    /// The device of its root.
+    pub(crate) fn dev(&self) -> u64 {
+        self.stat.dev
+    }
+
     /// Opens an existing directory as the destination.
     pub(crate) fn open(path: &Path, options: &Options) -> io::Result<Dest> {
         let root = Root::open(path)?;

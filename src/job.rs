@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::dedup;
 use crate::delete;
 use crate::dest::Dest;
-use crate::error::{During, Error, Op};
+use crate::error::{During, Error, Failure, Op};
 use crate::filter::Filter;
 use crate::finish;
 use crate::plan::choose::Choices;
@@ -18,8 +18,10 @@ use crate::plan::{Plan, preflight};
 use crate::report::{Counters, Note, Report};
 use crate::sys::{memory, mounts};
 use crate::verify;
+use crate::work::behind::Behind;
 use crate::work::budget::{self, Budget};
 use crate::work::run::{Follower, Leader, Run, lock};
+use crate::work::turns::Turns;
 use crate::work::{self, stream};
 
 mod ends;
@@ -277,24 +279,30 @@ fn planned(
     dest.settle_shares();
     let bytes: u64 = plan.listing.entries.iter().map(|e| e.size).sum();
     let budget = Budget::new(memory, work::readers(&plan), bytes > available / 2);
-    let run = Run::new(
-        &dest,
-        &job.options,
-        counters,
-        stop,
-        plan.listing.entries.len(),
-    )
-    .remembering(cache);
-    planned::account_for_failures(&run, &mut plan);
-    planned::drop_shared_reads(&run, &mut plan);
-    planned::register_links(&run, &plan);
-    counters.scan_done.store(true, Relaxed);
-    counters.enter("copy");
-    work::execute(&run, &plan, &budget, writers(&job.options, 5));
-    work::account_for_the_rest(&run, &plan.listing);
-    let dirs = std::mem::take(&mut plan.listing.dirs);
-    drop(plan);
-    Ok(finished(&run, choices, &dirs))
+    let dest_disk = choices.seeking(dest.dev());
+    let is_one_disk = |&key: &u64| plan.sweeps.iter().any(|sweep| sweep.key == key);
+    let turns = dest_disk
+        .filter(is_one_disk)
+        .map(|key| (key, Turns::new(available)));
+    let writes_behind = dest_disk.is_some() && turns.is_none();
+    Behind::during(writes_behind, &dest.root, |behind| {
+        let count = plan.listing.entries.len();
+        let run = Run::new(&dest, &job.options, counters, stop, count)
+            .remembering(cache)
+            .on(behind, turns);
+        planned::account_for_failures(&run, &mut plan);
+        planned::drop_shared_reads(&run, &mut plan);
+        planned::register_links(&run, &plan);
+        counters.scan_done.store(true, Relaxed);
+        counters.enter("copy");
+        work::execute(&run, &plan, &budget, writers(&job.options, 5));
+        work::account_for_the_rest(&run, &plan.listing);
+        let dirs = std::mem::take(&mut plan.listing.dirs);
+        drop(plan);
+        Ok(finished(&run, choices, &dirs))
+    })
+    .during(Op::Sync, &job.dest)
+    .map_err(Error::from)
 }
 
 /// Without one: every thread lists, reads and writes.
@@ -311,18 +319,25 @@ fn streamed(
     let threads = writers(&job.options, stream::FILES_EACH);
     let mut budget = Budget::new(memory, threads, false);
     budget.in_kernel = true;
-    let run = Run::new(&dest, &job.options, counters, stop, 0).remembering(cache);
-    let scan = Scan {
-        cache,
-        ..scan(Some(&dest), &job.options, choices, counters, stop)
-    };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .map_err(|e| Error::Refused(format!("cannot start threads: {e}")))?;
-    counters.enter("copy");
-    let dirs = stream::copy(&run, &scan, &budget, &ends.starts, &pool);
-    Ok(finished(&run, choices, &dirs))
+    let writes_behind = choices.seeking(dest.dev()).is_some();
+    Behind::during(writes_behind, &dest.root, |behind| {
+        let run = Run::new(&dest, &job.options, counters, stop, 0)
+            .remembering(cache)
+            .on(behind, None);
+        let scan = Scan {
+            cache,
+            ..scan(Some(&dest), &job.options, choices, counters, stop)
+        };
+        counters.enter("copy");
+        let dirs = stream::copy(&run, &scan, &budget, &ends.starts, &pool);
+        Ok(finished(&run, choices, &dirs))
+    })
+    .during(Op::Sync, &job.dest)
+    .map_err(Error::from)
 }
 
 /// Links, directories, and the proof.
@@ -330,6 +345,9 @@ fn finished(run: &Run<'_>, choices: &Choices, dirs: &[crate::dest::DirRef]) -> R
     run.counters.enter("finish");
     for failure in run.saver.finish() {
         run.failed(failure);
+    }
+    if let Err(e) = run.behind.end() {
+        run.failed(Failure::new(Op::Sync, run.dest.path.clone(), e));
     }
     if let Some(table) = run.twins() {
         dedup::rest::join_kept(run, table);

@@ -86,6 +86,8 @@ mod finish;
 mod job;
 pub mod plan;
 mod report;
+#[doc(hidden)]
+pub mod stages;
 mod sys;
 mod verify;
 mod work;

@@ -281,6 +281,8 @@ pub const WHOLE: u32 = u32::MAX;
 pub struct Sweep {
     /// The disk, its order and why.
     pub choice: DiskChoice,
+    /// A number that only sweeps of the same disk have.
+    pub key: u64,
     /// The reads.
     pub reads: Vec<Read>,
     /// Bytes that the head would travel in the order of the directories.

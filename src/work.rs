@@ -6,6 +6,7 @@
 //! writing, verifying and counting.
 
 pub(crate) mod ahead;
+pub(crate) mod behind;
 pub(crate) mod budget;
 pub(crate) mod checkpoint;
 pub(crate) mod delta;
@@ -19,6 +20,7 @@ pub(crate) mod refer;
 pub(crate) mod run;
 pub(crate) mod spot;
 pub(crate) mod stream;
+pub(crate) mod turns;
 pub(crate) mod write;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,13 +58,15 @@ pub(crate) fn execute(run: &Run<'_>, plan: &Plan, budget: &Budget, writers: usiz
                 }
             });
         }
-        for reads in plan.sweeps.iter().flat_map(shares) {
-            let work_tx = work_tx.clone();
-            scope.spawn(move || {
-                read::sweep(run, plan, reads, budget, &mut |work| {
-                    send(&work_tx, work);
+        for sweep in &plan.sweeps {
+            for reads in shares(sweep) {
+                let work_tx = work_tx.clone();
+                scope.spawn(move || {
+                    read::sweep(run, plan, (sweep, reads), budget, &mut |work| {
+                        send(&work_tx, work);
+                    });
                 });
-            });
+            }
         }
         send_entries(run, &plan.listing, &work_tx);
         drop(work_tx);

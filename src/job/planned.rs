@@ -78,6 +78,7 @@ fn sweep(plan: &Plan, choice: Choice, files: &[u32], limit: HalfRead) -> Sweep {
     };
     let travel = order::travel(&reads, entries, &plan.extents);
     Sweep {
+        key: choice.key,
         choice: choice.told,
         reads,
         travel_listed,

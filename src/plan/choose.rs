@@ -49,6 +49,13 @@ impl Choices {
             .clone()
     }
 
+    /// What is known, without a look at it, of a disk that is written to: its
+    /// key, if it is one that seeks.
+    pub(crate) fn seeking(&self, dev: u64) -> Option<u64> {
+        let disk = disk::disk_as_told(dev, &self.mounts);
+        disk.seeks.then_some(disk.key)
+    }
+
     /// Every disk once.
     pub(crate) fn told(&self) -> Vec<DiskChoice> {
         let made = self.made.lock().unwrap_or_else(|e| e.into_inner());

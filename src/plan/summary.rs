@@ -169,6 +169,7 @@ mod tests {
             entry.allocated = size.next_multiple_of(4096);
         }
         plan.sweeps.push(Sweep {
+            key: 1,
             choice: DiskChoice {
                 disk: "sda".into(),
                 order: "physical",

@@ -113,6 +113,15 @@ fn file_cache(stat: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// Dirty bytes at which the kernel begins to write by itself, where `available`
+/// bytes are free (dirty_background_bytes and dirty_background_ratio,
+/// Documentation/admin-guide/sysctl/vm.rst).
+pub(crate) fn background_dirty_bytes(available: u64) -> u64 {
+    let asked = |name: &str| number(&Path::new("/proc/sys/vm").join(name));
+    let bytes = asked("dirty_background_bytes").filter(|&bytes| bytes > 0);
+    bytes.unwrap_or_else(|| available / 100 * asked("dirty_background_ratio").unwrap_or(10))
+}
+
 /// How many descriptors this process may have (the soft limit).
 pub(crate) fn open_files_limit() -> u64 {
     // getrlimit(2) fails for a bad address or an unknown resource only. If it

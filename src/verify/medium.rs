@@ -149,7 +149,9 @@ impl Files<'_> {
     fn all_places(&self, choices: &Choices) -> Vec<(usize, u64, u64)> {
         if let Some(place) = self.places {
             let known = (0..self.count).map(|i| (i, place(i)));
-            return known.map(|(i, (dev, physical))| (i, dev, physical)).collect();
+            return known
+                .map(|(i, (dev, physical))| (i, dev, physical))
+                .collect();
         }
         let next = AtomicUsize::new(0);
         let places = Mutex::new(Vec::with_capacity(self.count));

@@ -121,7 +121,10 @@ fn both<T: Send>(
         let first = scope.spawn(first);
         let second = second();
         let first = first.join();
-        (first.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
+        (
+            first.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            second,
+        )
     })
 }
 

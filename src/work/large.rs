@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -327,9 +326,7 @@ pub(crate) fn write_chunk(run: &Run<'_>, budget: &Budget, chunk: Chunk) {
     } else {
         large.put(&bytes, offset)
     };
-    let written = written.map(|written| {
-        run.counters.written_bytes.fetch_add(written, Relaxed);
-    });
+    let written = written.map(|written| run.wrote(written));
     let is_piece = large.by_extent && run.needs_digests() && !bytes.is_empty();
     let piece = is_piece.then(|| Piece::of(offset, &bytes));
     let mut state = lock(&large.state);

@@ -16,9 +16,10 @@ use super::Work;
 use super::ahead::Asked;
 use super::budget::Budget;
 use super::run::Run;
+use super::turns::Turns;
 use crate::error::{During, Failure, Op};
 use crate::plan::bundle::Bundle;
-use crate::plan::{LARGE_BYTES, Listing, Plan, Read, WHOLE};
+use crate::plan::{LARGE_BYTES, Listing, Plan, Read, Sweep, WHOLE};
 use crate::sys::metadata::Stat;
 use crate::sys::{advise, beneath};
 
@@ -39,19 +40,23 @@ pub(crate) type Sink<'a> = dyn FnMut(Work) + 'a;
 pub(crate) fn sweep(
     run: &Run<'_>,
     plan: &Plan,
-    reads: &[Read],
+    (sweep, reads): (&Sweep, &[Read]),
     budget: &Budget,
     sink: &mut Sink<'_>,
 ) {
     let window = Window::new(&plan.listing, &plan.extents, reads, budget.readers as u64);
     let mut reader = Reader {
         window: Some(window),
+        turns: run.turns_on(sweep.key),
         ..Reader::new(run, &plan.listing, budget, sink)
     };
     let mut halves = Halves::default();
     while let Some(ahead) = reader.window.as_mut().and_then(Window::next) {
         if run.is_stopped() {
             break;
+        }
+        if let Some(turns) = reader.turns {
+            turns.read(run, ahead.small_bytes());
         }
         if ahead.read.part == WHOLE {
             reader.file(ahead.read.entry, ahead.file.map(Arc::new), ahead.asked);
@@ -95,6 +100,8 @@ pub(crate) struct Reader<'a, 'run> {
     sink: &'a mut Sink<'a>,
     /// What comes next, where that is planned.
     window: Option<Window<'a>>,
+    /// Where the destination is on the same disk.
+    turns: Option<&'run Turns>,
 }
 
 impl<'a, 'run> Reader<'a, 'run> {
@@ -111,6 +118,7 @@ impl<'a, 'run> Reader<'a, 'run> {
             bundle: Bundle::reusing(budget.take()),
             sink,
             window: None,
+            turns: None,
         }
     }
 

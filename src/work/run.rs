@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 
+use super::behind::Behind;
 use super::checkpoint::saver::Saver;
+use super::turns::Turns;
 use crate::cache::Cache;
 use crate::dedup::{self, Table};
 use crate::dest::Dest;
@@ -77,6 +79,10 @@ pub(crate) struct Run<'a> {
     pub(crate) alone: AtomicBool,
     /// Records how far large files are.
     pub(crate) saver: Saver,
+    /// Has the destination's disk write meanwhile.
+    pub(crate) behind: Behind,
+    /// The disk on which both ends are, if they are.
+    turns: Option<(u64, Turns)>,
     owner_notes: Tally,
     xattr_notes: Tally,
     time_notes: Tally,
@@ -140,6 +146,8 @@ impl<'a> Run<'a> {
             twins: (options.dedup != Dedup::None).then(Table::default),
             alone: AtomicBool::new(false),
             saver: Saver::default(),
+            behind: Behind::default(),
+            turns: None,
             merge_notes: Tally::default(),
             owner_notes: Tally::default(),
             xattr_notes: Tally::default(),
@@ -150,6 +158,28 @@ impl<'a> Run<'a> {
     /// With what is remembered across runs.
     pub(crate) fn remembering(self, cache: Option<&'a Cache>) -> Run<'a> {
         Run { cache, ..self }
+    }
+
+    /// With what the destination's disk asks for.
+    pub(crate) fn on(self, behind: Behind, turns: Option<(u64, Turns)>) -> Run<'a> {
+        Run {
+            behind,
+            turns,
+            ..self
+        }
+    }
+
+    /// Counts bytes that were written.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.counters.written_bytes.fetch_add(bytes, Relaxed);
+        self.behind.wrote(bytes);
+    }
+
+    /// The turns of a disk (by [`Sweep::key`](crate::plan::Sweep)), if the
+    /// destination is on it.
+    pub(crate) fn turns_on(&self, key: u64) -> Option<&Turns> {
+        let turns = self.turns.as_ref().filter(|(on, _)| *on == key);
+        turns.map(|(_, turns)| turns)
     }
 
     /// Whether no new work may be begun.

@@ -235,7 +235,7 @@ fn fill(
     let ranges = member.ranges.as_deref().unwrap_or(&all);
     write_ranges(part, data, ranges)?;
     let written: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    spot.run.counters.written_bytes.fetch_add(written, Relaxed);
+    spot.run.wrote(written);
     Ok(false)
 }
 

@@ -251,6 +251,9 @@ impl Reader<'_, '_> {
             }
             (self.sink)(Work::Chunk(large.chunk(at, buffer)));
             at += want as u64;
+            if let Some(turns) = self.turns {
+                turns.read(self.run, want as u64);
+            }
         }
         Ok(Pieces::All)
     }
@@ -290,7 +293,7 @@ impl Reader<'_, '_> {
                     return Ok(Pieces::Short);
                 }
                 self.run.counters.read_bytes.fetch_add(n, Relaxed);
-                self.run.counters.written_bytes.fetch_add(n, Relaxed);
+                self.run.wrote(n);
                 at += n;
                 large.reached(self.run, at);
             }

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 
 use super::open;
-use crate::plan::{Extents, Listing, Read, WHOLE};
+use crate::plan::{Extents, LARGE_BYTES, Listing, Read, WHOLE};
 use crate::sys::memory;
 use crate::work::ahead::{Asked, WINDOW_BYTES};
 
@@ -22,6 +22,17 @@ pub(super) struct Ahead {
     pub(super) file: io::Result<File>,
     pub(super) asked: Asked,
     bytes: u64,
+}
+
+impl Ahead {
+    /// Its bytes if it is read in one go; 0 if it comes in pieces.
+    pub(super) fn small_bytes(&self) -> u64 {
+        if self.bytes > LARGE_BYTES {
+            0
+        } else {
+            self.bytes
+        }
+    }
 }
 
 /// Files opened and asked for ahead of the reader. It is refilled when it has
