@@ -51,7 +51,7 @@ class Image(Target):
     MKFS = {
         "ext4": ("mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
         "xfs": ("mkfs.xfs", "-q", "-f", "-K"),
-        "btrfs": ("mkfs.btrfs", "-q", "-f", "-K"),
+        "btrfs": (f"{HERE}/mkfs-btrfs.sh", "-q", "-f", "-K"),
     }
 
     def __init__(self, directory, name, mib, mkfs=(), fs="ext4"):

@@ -36,6 +36,7 @@ if [ -w /dev/shm ] && [ "$free_mib" -gt "$size_mib" ]; then
     place=/dev/shm
 fi
 
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "$place/haul-filesystems.XXXXXX")
 chmod 755 "$work"
 child=
@@ -62,7 +63,7 @@ make() {
     # Twice the usual inodes: one test makes 70,000 files and copies them.
     ext4) mkfs.ext4 -q -i 4096 "$2" ;;
     xfs) mkfs.xfs -q -m reflink=1 "$2" ;;
-    btrfs) mkfs.btrfs -q "$2" ;;
+    btrfs) "$here/mkfs-btrfs.sh" -q "$2" ;;
     *)
         echo "filesystems.sh: do not know $1" >&2
         return 1

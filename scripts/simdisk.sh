@@ -64,7 +64,7 @@ make_filesystem() {
     case ${1:-} in
     xfs) mkfs.xfs -q -f -K "$(device)" ;;
     ext4) mkfs.ext4 -q -F -E nodiscard "$(device)" ;;
-    btrfs) mkfs.btrfs -q -f -K "$(device)" ;;
+    btrfs) "$here/scripts/mkfs-btrfs.sh" -q -f -K "$(device)" ;;
     *) die "mkfs xfs, ext4 or btrfs" ;;
     esac
     mount -o noatime "$(device)" "$mnt"

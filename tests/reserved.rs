@@ -285,7 +285,8 @@ fn btrfs(scratch: &Scratch) -> Option<Tree> {
     if !can(&[Ability::Root, Ability::Loop]) {
         return None;
     }
-    match scratch.try_image("btrfs", 256, &["mkfs.btrfs", "-q"]) {
+    let mkfs = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/mkfs-btrfs.sh");
+    match scratch.try_image("btrfs", 256, &[mkfs, "-q"]) {
         Ok(root) => Some(Tree::new(root)),
         Err(why) => {
             common::probe::skip("btrfs", &why);
