@@ -157,6 +157,13 @@ impl Dest {
         !self.is_missing && self.stat.is_same_inode(stat)
     }
 
+    /// Whether nothing can lie in a directory: it is not there, or is the root that
+    /// this run has made.
+    pub(crate) fn is_new_in(&self, dir: &Dir) -> bool {
+        let is_root = dir.parent.is_none() && dir.source.below.is_empty();
+        dir.there == There::Nothing || (self.is_new && is_root)
+    }
+
     /// What lies under a directory's path below the root.
     pub(crate) fn there(&self, relative: &[u8]) -> There {
         if self.is_missing {

@@ -14,6 +14,22 @@
 //! the [`Plan`](plan::Plan) and writes nothing; [`verify_trees`] compares two
 //! trees that are there. A program watches the [`Counters`] meanwhile.
 //!
+//! What a disk that seeks gets:
+//!
+//! - The scan keeps many requests in flight, each kind in ascending order. On XFS,
+//!   as root, all inodes come in one pass (bulkstat) once most will be needed, and
+//!   the walk stays in an allocation group while directories wait there.
+//! - Reads are sorted by physical offset. A file in small fragments is read by
+//!   extent: a small one into memory, a large one's pieces are written, and digested,
+//!   as they come.
+//! - The window asks the kernel for what comes next (`POSIX_FADV_WILLNEED`), some
+//!   MiB and hundreds of files ahead of the reader.
+//! - A destination on such a disk is flushed in the background all along. Where it
+//!   is the source's own disk the two take turns: a memory-full is read, then written.
+//!
+//! A bundle becomes a tar stream where it leaves the machine; a local writer takes
+//! what is in it as it lies in memory.
+//!
 //! Where a disk does not seek there is no plan and no barrier: every thread
 //! lists, reads and writes a directory by itself, through the same writing,
 //! verifying and counting. That way is taken only where what is in use on the

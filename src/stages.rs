@@ -59,10 +59,16 @@ impl Scattered {
     }
 }
 
-/// Puts files into bundles; the bytes of these.
+/// Puts files into bundles and frames these as tar streams; the bytes of all.
 pub fn bundle(contents: &[Vec<u8>]) -> usize {
     let mut bundle = Bundle::default();
+    let mut stream = Vec::new();
     let mut bytes = 0;
+    let mut frame = |bundle: &Bundle| {
+        stream.clear();
+        let framed = bundle.write_tar(&mut stream, |_| b"directory/file");
+        framed.map_or(0, |()| stream.len())
+    };
     for (entry, content) in (0..).zip(contents) {
         let stat = Stat {
             mode: 0o100_644,
@@ -70,24 +76,22 @@ pub fn bundle(contents: &[Vec<u8>]) -> usize {
             ..Stat::default()
         };
         if bundle.is_full_for(stat.size) {
-            bytes += bundle.bytes.len();
+            bytes += frame(&bundle);
             bundle = Bundle::reusing(std::mem::take(&mut bundle.bytes));
         }
         let xattrs = Xattrs::new();
-        bundle.begin(b"directory/file", &stat, &xattrs, stat.size);
         let start = bundle.bytes.len();
         bundle.bytes.extend_from_slice(content);
-        let member = Member {
+        bundle.members.push(Member {
             entry,
             stat,
             xattrs,
             data: start..bundle.bytes.len(),
             ranges: None,
             flaw: None,
-        };
-        bundle.end(start, member);
+        });
     }
-    bytes + bundle.bytes.len()
+    bytes + frame(&bundle)
 }
 
 /// Lists a tree and looks at each entry; how many there are.

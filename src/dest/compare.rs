@@ -146,7 +146,7 @@ impl Dest {
             ..make
         };
         let missing = if self.rules.existing { skip } else { make };
-        if dir.there == There::Nothing {
+        if self.is_new_in(dir) {
             return missing;
         }
         // What cannot be looked at is found out when it is made.

@@ -20,7 +20,7 @@ use crate::dest::compare::Sides;
 use crate::error::{During, Failure, Op};
 use crate::plan::scan::list::{Name, open_dir};
 use crate::plan::scan::{Scan, Start};
-use crate::plan::{Action, Dir, Kind, Listing, Source, There};
+use crate::plan::{Action, Dir, Kind, Listing, Source};
 use crate::report::Outcome;
 use crate::sys::beneath;
 use crate::sys::metadata::Stat;
@@ -177,7 +177,7 @@ impl Stream<'_> {
         // What may be there already is compared first: an unchanged file need
         // not be opened.
         let is_new =
-            dir.there == There::Nothing && !dest.rules.may_skip_new() && dest.references.is_empty();
+            dest.is_new_in(dir) && !dest.rules.may_skip_new() && dest.references.is_empty();
         if entry.kind != Kind::File || !is_new {
             stat = Stat::at(fd, name).during_at(Op::Stat, path)?;
             action = dest.compare(sides, dir, name, &stat, self.run.cache).action;

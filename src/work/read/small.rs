@@ -10,9 +10,8 @@ use super::{Reader, Work, holes};
 use crate::error::{During, Failure, Op};
 use crate::plan::LARGE_BYTES;
 use crate::plan::bundle::{Bundle, Member};
-use crate::sys::beneath;
 use crate::sys::metadata::Stat;
-use crate::sys::xattrs::{Place, Xattrs};
+use crate::sys::xattrs::Place;
 use crate::work::ahead::Asked;
 
 /// Times that a file is read before it is said not to hold still.
@@ -36,7 +35,6 @@ impl Reader<'_, '_> {
         first: Stat,
         bytes: Option<&[u8]>,
     ) -> Result<(), Failure> {
-        let path = self.path(entry);
         if self.bundle.is_full_for(first.size) {
             let next = Bundle::reusing(self.budget.take());
             let full = std::mem::replace(&mut self.bundle, next);
@@ -44,10 +42,9 @@ impl Reader<'_, '_> {
         }
         let mut stat = first;
         for attempt in 1..=ATTEMPTS {
-            let xattrs = Place::Open(file).read().during(Op::Read, &path)?;
-            let start = self.bundle.bytes.len();
-            let name = self.name_in_stream(entry);
-            self.bundle.begin(&name, &stat, &xattrs, stat.size);
+            let xattrs = Place::Open(file)
+                .read()
+                .during_at(Op::Read, || self.path(entry))?;
             let data_at = self.bundle.bytes.len();
             let got = match bytes {
                 Some(bytes) if attempt == 1 => {
@@ -60,11 +57,17 @@ impl Reader<'_, '_> {
             if bytes.is_none() || attempt > 1 {
                 self.run.counters.read_bytes.fetch_add(read, Relaxed);
             }
-            let looked = got.and_then(|()| look_again(file, &stat, read));
+            let looked = got.and_then(|()| {
+                if is_surely_empty(&stat) {
+                    Ok(Look::Still)
+                } else {
+                    look_again(file, &stat, read)
+                }
+            });
             let flaw = match looked {
                 Ok(Look::Still) => None,
                 Ok(Look::Changed(now)) if attempt < ATTEMPTS => {
-                    self.bundle.bytes.truncate(start);
+                    self.bundle.bytes.truncate(data_at);
                     if now.size > LARGE_BYTES {
                         return self.large(entry, file, now, Asked::nothing(0..now.size));
                     }
@@ -75,62 +78,37 @@ impl Reader<'_, '_> {
                     let is_prefix = now.size >= stat.size
                         && read == stat.size
                         && reads_the_same(file, &self.bundle.bytes[data_at..])
-                            .during(Op::Read, &path)?;
+                            .during_at(Op::Read, || self.path(entry))?;
                     if !is_prefix {
-                        self.bundle.bytes.truncate(start);
-                        return Err(Failure::because(Op::Read, path, will_not_hold_still(false)));
+                        self.bundle.bytes.truncate(data_at);
+                        let why = will_not_hold_still(false);
+                        return Err(Failure::because(Op::Read, self.path(entry), why));
                     }
                     Some(Failure::because(
                         Op::Read,
-                        path.clone(),
+                        self.path(entry),
                         will_not_hold_still(true),
                     ))
                 }
                 Err(e) => {
-                    self.bundle.bytes.truncate(start);
-                    return Err(Failure::new(Op::Read, path, e));
+                    self.bundle.bytes.truncate(data_at);
+                    return Err(Failure::new(Op::Read, self.path(entry), e));
                 }
             };
-            if read != stat.size {
-                self.reframe(start, data_at, &name, &stat, &xattrs);
-            }
-            let data_at = self.bundle.bytes.len() - usize::try_from(read).unwrap_or(0);
             let data = data_at..self.bundle.bytes.len();
-            let ranges =
-                holes::of_bytes(file, &self.bundle.bytes[data.clone()]).during(Op::Read, &path)?;
-            self.bundle.end(
-                data_at,
-                Member {
-                    entry,
-                    stat,
-                    xattrs,
-                    data,
-                    ranges,
-                    flaw,
-                },
-            );
+            let ranges = holes::of_bytes(file, &self.bundle.bytes[data.clone()])
+                .during_at(Op::Read, || self.path(entry))?;
+            self.bundle.members.push(Member {
+                entry,
+                stat,
+                xattrs,
+                data,
+                ranges,
+                flaw,
+            });
             return Ok(());
         }
         unreachable!("the last attempt returns")
-    }
-
-    /// The name in the tar stream: the path below the destination.
-    fn name_in_stream(&self, entry: u32) -> Vec<u8> {
-        let it = &self.listing.entries[entry as usize];
-        let dir = self.listing.dir(it);
-        beneath::join([
-            &dir.relative_dest()[..],
-            dir.dest_name(self.listing.name(it)),
-        ])
-    }
-
-    /// The size that was said is not the size that there is (/proc): headers
-    /// that say the right one.
-    fn reframe(&mut self, start: usize, data_at: usize, name: &[u8], stat: &Stat, xattrs: &Xattrs) {
-        let data = self.bundle.bytes.split_off(data_at);
-        self.bundle.bytes.truncate(start);
-        self.bundle.begin(name, stat, xattrs, data.len() as u64);
-        self.bundle.bytes.extend_from_slice(&data);
     }
 }
 
@@ -146,6 +124,9 @@ pub(super) fn will_not_hold_still(prefix: bool) -> &'static str {
 /// 0, whatever there is (/proc says 0 of files that have content).
 fn append(file: &File, out: &mut Vec<u8>, stat: &Stat) -> io::Result<()> {
     let start = out.len();
+    if is_surely_empty(stat) {
+        return Ok(());
+    }
     if stat.size == 0 {
         return append_unsized(file, out, start);
     }
@@ -160,6 +141,12 @@ fn append(file: &File, out: &mut Vec<u8>, stat: &Stat) -> io::Result<()> {
     }
     out.truncate(start + done);
     Ok(())
+}
+
+/// Whether a size of 0 is the truth: on what lies on a block device. (Devices
+/// without one have the major number 0: /proc, but tmpfs and btrfs, too.)
+fn is_surely_empty(stat: &Stat) -> bool {
+    stat.size == 0 && nix::sys::stat::major(stat.dev) != 0
 }
 
 fn append_unsized(file: &File, out: &mut Vec<u8>, start: usize) -> io::Result<()> {
